@@ -2,7 +2,7 @@
 
 A random Llama of about 1 GB is made for it. Every figure comes from a process of its own; a wake and what it is
 compared with take turns in one process, so that what disturbs one disturbs both, and the middle pair counts.
-`docs/sleep.md` explains what is measured. The picture beside the results shows the phases.
+`docs/concepts/sleep.md` explains what is measured. The picture beside the results shows the phases.
 """
 
 from __future__ import annotations

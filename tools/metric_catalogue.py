@@ -1,6 +1,6 @@
 """Every metric that operator, gateway and worker publish, as their own registries tell it; what its labels mean.
 
-`python -m tools.metric_catalogue` writes docs/metrics.md; with --check it only compares.
+`python -m tools.metric_catalogue` writes docs/reference/metrics.md; with --check it only compares.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dormouse_worker.front.certificate import show_expiry
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 from tools.bootstrap import ROOT
 
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs/reference/metrics.md"
 _ADDED = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
 
 # What each label says, and why it has few values: a label that is not here may not be used.
@@ -175,7 +175,7 @@ def _described(part: str, family: Metric, labels: tuple[str, ...]) -> Described:
 
 
 def page(metrics: list[Described]) -> str:
-    """Return docs/metrics.md."""
+    """Return docs/reference/metrics.md."""
     parts = [_INTRODUCTION]
     for part, where in _PARTS.items():
         rows = [_row(one) for one in metrics if one.part == part]
@@ -226,7 +226,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(text, "utf-8")
     elif not PAGE.exists() or PAGE.read_text("utf-8") != text:
-        sys.exit("docs/metrics.md is not what `python -m tools.metric_catalogue` makes")
+        sys.exit("docs/reference/metrics.md is not what `python -m tools.metric_catalogue` makes")
 
 
 if __name__ == "__main__":

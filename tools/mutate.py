@@ -2,7 +2,7 @@
 
 mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
 under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
-in pyproject.toml says what is mutated and which tests judge, docs/mutation.md why the known survivors live.
+in pyproject.toml says what is mutated and which tests judge, docs/design/mutation.md why the known survivors live.
 
     python -m tools.mutate                                     every mutant anew
     python -m tools.mutate 'dormouse_worker.engine.swap.*'     some again, once tests or code have changed

@@ -1,4 +1,4 @@
-"""Every reason of a condition, and what a reader does about it. The one list: docs/lifecycle.md shows it. Pure."""
+"""Every reason of a condition and what to do about it: the one list, shown by docs/concepts/lifecycle.md. Pure."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ REMEDIES: Mapping[str, str] = {
     # attention
     "AsExpected": NOTHING,
     "DefinitionOutdated": "apply this release's CRD; until then, if status.pods is named, pods' labels are believed",
-    "NameTaken": "set another spec.model.name; docs/routing.md says when a name is free",
+    "NameTaken": "set another spec.model.name; docs/concepts/routing.md says when a name is free",
     "CredentialRefused": "wait: the pod is replaced; else use this release's worker image, or set the nodes' clocks",
-    "EpochImpossible": "wait: the pod is replaced; find out who could call its control port, see docs/security.md",
+    "EpochImpossible": "wait: the pod is replaced; find who calls its control port, see docs/operations/security.md",
     "ForeignPod": "find out who made the pod that the message names, and delete it; it gets no calls of the operator",
     "PolicyNameTaken": "remove the NetworkPolicy of that name or choose another name: the pods have none of ours",
     "Forbidden": "give the operator's role the verb and resource that the message names",

@@ -1,7 +1,7 @@
 """What an order changes in a resource: pure functions from what is to the merge patch that brings the order about.
 
-docs/lifecycle.md says who gives which order. A merge patch touches the fields that it names and nothing else, so the
-user's own manifest stays the owner of the rest.
+docs/concepts/lifecycle.md explains the orders. A merge patch touches only the fields that it names, so the user's own
+manifest stays the owner of the rest.
 """
 
 from __future__ import annotations

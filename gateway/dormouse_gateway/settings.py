@@ -88,13 +88,13 @@ class Settings:
     # itself before they are continued on others. Moving costs a prompt's computation each.
     migrate_after_s: float = 10.0
     # DORMOUSE_ROUTER_POLICY, or --router-policy: who chooses among the workers that may have a request
-    # (docs/routing.md): prefix-affinity, least-tokens, round-robin, or one of an installed package.
+    # (docs/concepts/routing.md): prefix-affinity, least-tokens, round-robin, or one of an installed package.
     router_policy: str = DEFAULT_POLICY
     # DORMOUSE_AFFINITY_BOUND, or --affinity-bound: with prefix-affinity a worker gets the requests of its prefixes
     # until it has so many times the mean of outstanding tokens. 1 = spread evenly; more finds more in prefix caches.
     affinity_bound: float = DEFAULT_BOUND
     # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone (holder, namespaced,
-    # none: docs/routing.md), and for how many seconds a name stays with its namespace once its holder is gone.
+    # none: docs/concepts/routing.md), and for how many seconds a name stays with its namespace once its holder is gone.
     names: NameRules = field(default_factory=NameRules)
     # DORMOUSE_SATURATED_TIMEOUT, seconds: how long a request waits at most while all ready workers of its model are
     # busy. Short, because another place may be free; for a model that must wake it is lifecycle.holdTimeoutSeconds.
@@ -111,7 +111,7 @@ class Settings:
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
     # OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other standard variables, or --tracing-endpoint: where spans go
-    # (docs/tracing.md). Off unless an endpoint is given.
+    # (docs/operations/tracing.md). Off unless an endpoint is given.
     tracing: TracingSettings = field(default_factory=TracingSettings)
 
     @property

@@ -56,8 +56,8 @@ class Settings:
     certificate_seconds: int  # DORMOUSE_CERTIFICATE_SECONDS: their lifetime; renewed after two thirds of it
     authority_seconds: int  # DORMOUSE_AUTHORITY_SECONDS: lifetime of the authority that the operator makes
     authority_secret: str  # DORMOUSE_AUTHORITY_SECRET: of somebody else's authority; empty = the operator makes one
-    # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone (docs/routing.md), and
-    # for how many seconds a name stays with its namespace once its holder is gone. The gateways have the same.
+    # DORMOUSE_SHORT_NAMES, DORMOUSE_SHORT_NAME_GRACE: who may be called by spec.model.name alone, and for how
+    # many seconds a name stays with its namespace once its holder is gone; as the gateways (docs/concepts/routing.md)
     names: NameRules
     # DORMOUSE_NETWORK_POLICY, JSON: the rules of each deployment's NetworkPolicy, workers.ingress and .egress, and
     # those for pods of a group, ranks.ports (among them) and ranks.egress; empty = deployments have none

@@ -21,7 +21,7 @@ from tools.kubectl import Cluster
 
 pytestmark = pytest.mark.cluster  # helm and kubectl come with it
 
-TEXT = (ROOT / "docs" / "install.md").read_text("utf-8")
+TEXT = (ROOT / "docs/install.md").read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 BY_HELM = [command for command in COMMANDS if re.match(r"helm (install|upgrade) ", command)]
 ONLY_INSTALLING = {"--create-namespace", "--wait", "--reset-then-reuse-values"}  # helm template knows none of them

@@ -1,6 +1,6 @@
 """Real workers that are killed, and put to sleep, under a real gateway's requests. F15 and F22 of the fault matrix.
 
-Which other tests these rows have says docs/faults.md.
+Which other tests these rows have says docs/design/faults.md.
 """
 
 from __future__ import annotations

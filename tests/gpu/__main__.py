@@ -1,4 +1,4 @@
-"""Programs for a machine with a GPU: `python3 tests/gpu test` and `python3 tests/gpu bench`; see docs/gpu.md.
+"""Programs for a machine with a GPU: `python3 tests/gpu test` and `python3 tests/gpu bench`; see docs/design/gpu.md.
 
 Started by its path, so that it needs no installation: it finds our folders by itself, ahead of packages of other
 people that are called `tests` or `tools` as well.

@@ -102,7 +102,7 @@ def test_attention_stops_in_time_and_counts_each_result_once():
 
 
 def test_the_programs_have_the_cases_that_the_documents_name():
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    text = (ROOT / "docs/design/gpu.md").read_text("utf-8")
     assert [case.name for program in PROGRAMS.values() for case in program.cases if f"`{case.name}`" not in text] == []
 
 

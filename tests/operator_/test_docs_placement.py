@@ -1,4 +1,4 @@
-"""The examples of docs/placement.md can be applied as they stand."""
+"""The examples of docs/how-to/placement.md can be applied as they stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from dormouse_operator.manifests import WorkerDefaults, pod_manifest, template_complaint
 from dormouse_operator.parse import parse_deployment
 
-PAGE = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/placement.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
 
 

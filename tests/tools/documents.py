@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tools.bootstrap import ROOT
 
-PAGE_OF_DOCSTRINGS = "docs/reference/files.md"  # the code's own words, which stand where they are right
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/extend/README.md", "docs/**/*.md")
 FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
 # Words that begin a line of a command in a block without a language and without prompts.
@@ -86,8 +85,7 @@ def _begins(line: str) -> bool:
 def texts() -> dict[str, str]:
     """Return path → text of all documents."""
     paths = sorted({path for name in NAMES for path in ROOT.glob(name)})
-    found = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
-    return {name: text for name, text in found.items() if name != PAGE_OF_DOCSTRINGS}
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
 
 
 def blocks() -> list[Block]:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.documents import PAGE_OF_DOCSTRINGS
 from tools.bootstrap import ROOT
 
 FOLDERS = "api|kube|operator|gateway|worker_image|cli|crds|charts|localkube|tools|bench|tests"
 NAMED = re.compile(rf"`((?:{FOLDERS})/[^`\s]*)`")
 LINKED = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 PAGES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))
-DOCUMENTS = ["README.md", "ROADMAP.md", "CONTRIBUTING.md", *(page for page in PAGES if page != PAGE_OF_DOCSTRINGS)]
+DOCUMENTS = ["README.md", "ROADMAP.md", "CONTRIBUTING.md", *PAGES]
 BRACES = re.compile(r"\{([^}]*)\}")
 
 

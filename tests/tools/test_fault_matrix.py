@@ -1,4 +1,4 @@
-"""docs/faults.md names every fault, and only tests that are there."""
+"""docs/design/faults.md names every fault, and only tests that are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tools.bootstrap import ROOT
 
-TEXT = (ROOT / "docs" / "faults.md").read_text("utf-8")
+TEXT = (ROOT / "docs/design/faults.md").read_text("utf-8")
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)
 FAULTS = re.findall(r"^\| (F\d+) \|", TEXT, re.MULTILINE)
 

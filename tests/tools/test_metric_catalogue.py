@@ -1,4 +1,4 @@
-"""Every metric is named by the rules, described in docs/metrics.md, and has labels of few values only."""
+"""Every metric is named by the rules, described in docs/reference/metrics.md, and has labels of few values only."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from tools.bootstrap import ROOT
 
-PAGE = ROOT / "docs" / "trust.md"
+PAGE = ROOT / "docs/design/trust.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 ROWS = [
     line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and not line.startswith("| promise ")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from tools import metric_catalogue
 from tools.bootstrap import ROOT
 from tools.charts import differences, write
-from tools.pages import chart, commands, files, http, licences, programs, protos, resource
+from tools.pages import chart, commands, http, licences, programs, protos, resource
 
 FOLDER = ROOT / "docs" / "reference"
 
@@ -22,7 +23,7 @@ def pages() -> Mapping[str, str]:
         "programs.md": programs.text(),
         "licences.md": licences.text(),
         "http.md": http.text(),
-        "files.md": files.text(),
+        "metrics.md": metric_catalogue.page(metric_catalogue.catalogue()),
     }
 
 

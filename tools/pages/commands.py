@@ -54,4 +54,4 @@ def _help(parameter: Any) -> str:
 
 
 _INTRODUCTION = """`dormouse`, installed as `kubectl-dormouse`, too. What the commands are for, with their output,
-stands in [Use the command line](../cli.md)."""
+stands in [Use the command line](../how-to/cli.md)."""

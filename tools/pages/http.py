@@ -47,7 +47,7 @@ def _choices(schema: Mapping[str, Any]) -> str | None:
     return ", ".join(code(json.dumps(value)) for value in meant["enum"]) if "enum" in meant else None
 
 
-_INTRODUCTION = """What a body may say at each door of [the HTTP API](../http.md). *Done*: it has its effect. *Only*:
-these values are taken, all others refused by name. *Without effect*: it is taken, because it changes no answer.
-*Refused*: an error 400 that names it. A parameter that does not stand here is refused, too: none is ignored in silence.
-`null` is the same as leaving an optional one out."""
+_INTRODUCTION = """The parameters of each endpoint of [the HTTP API](../how-to/http.md). *Done*: it has its effect.
+*Only*: these values are accepted, all others are refused by name. *Without effect*: it is accepted because it changes
+no answer. *Refused*: an error 400 that names it. A parameter that is not listed is refused too; none is ignored
+silently. `null` means the same as leaving an optional parameter out."""

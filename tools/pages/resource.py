@@ -85,6 +85,6 @@ def _rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 _DEPLOYMENTS = """`inference.dormouse.dev/v1alpha1`, short name `infd`. The same text is told by `kubectl explain
 infd.spec`. A field that is not here is an error. How the fields play together stands in
-[The life of a deployment](../lifecycle.md) and [Place pods and models](../placement.md)."""
+[The life of a deployment](../concepts/lifecycle.md) and [Place pods and models](../how-to/placement.md)."""
 _POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. The same text is told by `kubectl explain
 gpool.spec`. A field that is not here is an error."""

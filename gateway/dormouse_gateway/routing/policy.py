@@ -1,6 +1,6 @@
 """What a router policy is asked and answers: a request's demand, the workers that may have it, the choice. Only nouns.
 
-A policy of one's own (docs/routing.md) needs nothing but this module.
+A policy of one's own (docs/concepts/routing.md) needs nothing but this module.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Imported only where tracing is on. Spans end into a queue (`dormouse_api.tracing
 
     client ── chat default/tiny ──┬── hold ───────────▶ link
                                   ├── wake  (of the first request that was held for it)
-                                  └── generate …        (the worker's, docs/tracing.md)
+                                  └── generate …        (the worker's, docs/operations/tracing.md)
 """
 
 from __future__ import annotations

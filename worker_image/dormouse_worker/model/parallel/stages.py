@@ -20,8 +20,8 @@ from dormouse_worker.common.stage_split import ModelCosts, split_layers
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
 
-LAYER_COST, END_COST = 9, 8  # of a weight: attention, norms and gates come with a layer's, see docs/parallelism.md
-SAMPLER_WEIGHTS = 50  # in the sampler a logit takes as long as so many weights of the head: see docs/parallelism.md
+LAYER_COST, END_COST = 9, 8  # of a weight: attention, norms and gates come with a layer's
+SAMPLER_WEIGHTS = 50  # a sampled logit takes as long as so many weights of the head (docs/concepts/parallelism.md)
 
 
 class Elsewhere(nn.Module):
