@@ -7,7 +7,8 @@ from dormouse_worker.common.errors import ModelNotFound
 from dormouse_worker.common.ipc import CommandRequest, CommandResult, EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock
+from dormouse_worker.engine.testing import ManualClock
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 
 

@@ -7,7 +7,8 @@ import msgspec
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.block_keeper import BlockKeeper
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report, next_token, visible_tokens
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report, next_token, visible_tokens
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 BLOCK_SIZE = 4
 BLOCK_BYTES = 8 * BLOCK_SIZE

@@ -12,7 +12,8 @@ from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.line import MAX_OVERTAKES
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 
 def slots_of(num_slots, *names):

@@ -8,7 +8,8 @@ from dormouse_worker.common.ipc import TokenLogprobs, TokenOutput
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report, next_token, visible_tokens
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report, next_token, visible_tokens
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 
 class Setup:

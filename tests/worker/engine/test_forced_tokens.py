@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dormouse_worker.common.grammar import Grammar
-from dormouse_worker.engine.testing import FakeExecutor, make_add
+from dormouse_worker.engine.testing import make_add
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
 from tests.worker.engine.engine_kit import StagedEngine, expected
 

@@ -11,7 +11,8 @@ import pytest
 from dormouse_worker.common.grammar import Grammar, GrammarRefused, make_tokenizer, words_of
 from dormouse_worker.engine import grammars as module
 from dormouse_worker.engine.grammars import Compilation, Grammars, Prepared
-from dormouse_worker.engine.testing import FakeExecutor, make_add
+from dormouse_worker.engine.testing import make_add
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.front.testing import EOS, write_model
 from tests.worker.engine.engine_kit import StagedEngine
 

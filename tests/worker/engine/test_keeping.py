@@ -8,7 +8,8 @@ from dormouse_worker.engine.block_keeper import BlockKeeper
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.keeping import make_keeper
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock
+from dormouse_worker.engine.testing import ManualClock
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from tests.worker.engine.store_kit import BLOCK_BYTES, StoringFake
 
 

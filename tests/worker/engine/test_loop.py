@@ -8,7 +8,8 @@ from dormouse_worker.common.ipc import CommandRequest, EngineStatus, Heartbeat, 
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.loop import HEARTBEAT_S, EngineBroken, EngineLoop
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add
+from dormouse_worker.engine.testing import ManualClock, make_add
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.engine.testing_transport import ListTransport
 
 INITIALIZE = CommandRequest(1, InitializeCache(10))

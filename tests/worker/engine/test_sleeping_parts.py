@@ -9,7 +9,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.sleeping_parts import SleepingParts
 from dormouse_worker.engine.status import StatusTeller
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 AGREED = (10, 2)
 

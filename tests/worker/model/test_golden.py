@@ -7,7 +7,8 @@ import pytest
 from dormouse_worker.common.errors import GoldenTokensDiffer
 from dormouse_worker.common.ipc import TokenLogprobs
 from dormouse_worker.engine.batch import ModelOutput
-from dormouse_worker.engine.testing import FakeExecutor, make_report
+from dormouse_worker.engine.testing import make_report
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.model.golden import compare_golden, record_golden, repeat_golden
 
 

@@ -7,7 +7,8 @@ from functools import partial
 
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
-from dormouse_worker.engine.testing import VOCAB_SIZE, FakeExecutor, ManualClock
+from dormouse_worker.engine.testing import VOCAB_SIZE, ManualClock
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 
 class StagedFakeExecutor(FakeExecutor):

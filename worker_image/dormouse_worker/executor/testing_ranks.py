@@ -22,7 +22,8 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
-from dormouse_worker.engine.testing import FakeExecutor, make_report
+from dormouse_worker.engine.testing import make_report
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.executor.worker.base import WorkerBase
 
 FAKE_RANK = f"{__name__}.FakeRankWorker"

@@ -3,7 +3,8 @@
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_report, make_sampling
+from dormouse_worker.engine.testing import ManualClock, make_report, make_sampling
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from tests.worker.engine.engine_kit import expected, finish
 
 

@@ -9,7 +9,8 @@ from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingOutput
 from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine, PoolingLimits
-from dormouse_worker.engine.testing import FakeExecutor, ManualClock, make_add, make_report
+from dormouse_worker.engine.testing import ManualClock, make_add, make_report
+from dormouse_worker.engine.testing_executor import FakeExecutor
 
 
 class Passes:

@@ -18,7 +18,8 @@ from dormouse_worker.common.errors import (
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence, single
-from dormouse_worker.engine.testing import FakeExecutor, make_add, make_sampling
+from dormouse_worker.engine.testing import make_add, make_sampling
+from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
 from dormouse_worker.executor.testing_ranks import group_settings, order_ranks, write_group_model
 
