@@ -25,9 +25,9 @@ from dormouse_api.names import CONTROL_PORT, LABEL_DEPLOYMENT, LABEL_POOL, LABEL
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
 from dormouse_operator.model import WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.grpc import serve_found
 from dormouse_operator.testing.pooled import PooledWorker
-from dormouse_operator.testing.workers import FakeWorker
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 

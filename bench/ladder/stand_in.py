@@ -26,8 +26,8 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_operator.model import WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.grpc import AnyPod, FakeControl, to_message
-from dormouse_operator.testing.workers import FakeWorker
 from dormouse_worker.front.api.inference import LOAD_INTERVAL_S
 from dormouse_worker.front.engine.status_board import Changes
 

@@ -21,7 +21,7 @@ from dormouse_api.names import LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_gateway.testing.slices import SliceController
 from dormouse_kube.api import PODS, Resource
 from dormouse_kube.client import KubeClient
-from dormouse_operator.testing.workers import FakeWorker
+from dormouse_operator.testing.fake_worker import FakeWorker
 
 JOURNAL = "journal.jsonl"
 

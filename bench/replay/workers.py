@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dormouse_operator.model import AWAKE, Pod, Worker, WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.pooled import PooledWorker, PooledWorkers
-from dormouse_operator.testing.workers import FakeWorker, without_counts
+from dormouse_operator.testing.workers import without_counts
 from dormouse_worker.front.engine.status_board import Changes
 
 DRAIN_STEP_S = 2.0  # a call for a drain waits so long at most

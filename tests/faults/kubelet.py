@@ -19,8 +19,8 @@ from dormouse_kube.api import PODS, Kind, KubeApi, Resource
 from dormouse_kube.errors import Conflict, Forbidden, Invalid, NotFound
 from dormouse_kube.reflector import ObjectKey, Reflector
 from dormouse_operator.model import WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.grpc import serve
-from dormouse_operator.testing.workers import FakeWorker
 from tests.ports import free_network
 
 _BINDINGS = Kind("v1", "Binding", "bindings")

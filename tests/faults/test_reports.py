@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.testing.workers import FakeWorker
+from dormouse_operator.testing.fake_worker import FakeWorker
 from tests.faults.world import World
 
 

@@ -28,9 +28,10 @@ from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.worker_statuses import AskedStatuses
 from dormouse_operator.reconcile import PassFailed, Reconciler
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.feed import CachePump
 from dormouse_operator.testing.kube import FakeNode, SteppedClock
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import FakeWorkers
 from dormouse_operator.watch.cache import Cache
 
 

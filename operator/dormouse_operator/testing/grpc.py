@@ -19,7 +19,8 @@ from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Report, Worker
 from dormouse_operator.testing.adapters import to_told, to_wanted
-from dormouse_operator.testing.workers import FakeWorker, without_counts
+from dormouse_operator.testing.fake_worker import FakeWorker
+from dormouse_operator.testing.workers import without_counts
 
 Find = Callable[[Any], Awaitable[FakeWorker]]  # the worker that a call is for, from the call's context
 

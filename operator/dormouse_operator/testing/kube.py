@@ -21,8 +21,9 @@ from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time, slot_of
 from dormouse_operator.testing.adapters import FakeAdapters
+from dormouse_operator.testing.fake_worker import FakeWorker, keeps_cache
 from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers, keeps_cache
+from dormouse_operator.testing.workers import FakeWorkers
 
 _PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING}  # asleep, the gate says that it is not ready
 

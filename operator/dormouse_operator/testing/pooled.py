@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import DeviceGrant, Pod, Worker, WorkerState
 from dormouse_operator.model.units import GIB
-from dormouse_operator.testing.workers import RISING, FakeWorker, FakeWorkers
+from dormouse_operator.testing.fake_worker import RISING, FakeWorker
+from dormouse_operator.testing.workers import FakeWorkers
 
 _HOLDS_NOTHING = {WorkerState.STANDBY, WorkerState.ASLEEP}
 

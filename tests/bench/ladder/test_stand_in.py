@@ -15,7 +15,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_operator.testing.workers import FakeWorker
+from dormouse_operator.testing.fake_worker import FakeWorker
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ import pytest
 from dormouse_operator.act.two_phase import TwoPhase
 from dormouse_operator.errors import GroupRefused, RequestCameIn, WorkerRefused
 from dormouse_operator.model import WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.nouns import a_pod
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import FakeWorkers
 
 PODS = (a_pod(0), a_pod(1))
 SHORT = WorkerRefused("RESOURCE_EXHAUSTED: memory is short")

@@ -11,10 +11,11 @@ from dormouse_api.testing_tickets import OPERATOR_SEED, STRANGE_SEED, book
 from dormouse_operator.act.workers import GrpcWorkerControl
 from dormouse_operator.errors import WorkerRefused, WorkerUnreachable
 from dormouse_operator.model import DeviceGrant, WorkerState
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.grpc import serve
 from dormouse_operator.testing.nouns import a_pod
 from dormouse_operator.testing.pooled import PooledWorker
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import FakeWorkers
 
 POD = a_pod(uid="uid-1", ip="127.0.0.1")
 

@@ -10,8 +10,8 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SERVICES
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.findings import find
 from dormouse_operator.decide.status import build_status
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.nouns import a_pod, a_situation
-from dormouse_operator.testing.workers import FakeWorker
 from tests.operator_.kit import passes
 from tools.bootstrap import ROOT
 

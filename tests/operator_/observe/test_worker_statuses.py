@@ -13,8 +13,9 @@ from dormouse_operator.act.workers import GrpcWorkerControl
 from dormouse_operator.errors import WorkerRefused
 from dormouse_operator.model import Container, Key, Pod, WorkerState
 from dormouse_operator.observe.worker_statuses import AskedStatuses, FollowedStatuses
+from dormouse_operator.testing.fake_worker import FakeWorker
 from dormouse_operator.testing.grpc import serve
-from dormouse_operator.testing.workers import FakeWorker, FakeWorkers
+from dormouse_operator.testing.workers import FakeWorkers
 
 KEY = Key("team", "tiny")
 HERE = Pod(name="tiny-0", uid="u", index=0, revision="d", owner_uid="o", ip="127.0.0.1")
