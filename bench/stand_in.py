@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import msgspec
 
 from dormouse_worker.__main__ import main as run_front
-from dormouse_worker.common.ipc import EngineMessage, EngineStatus, FrameSplitter, decode_front, encode_frame
+from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
+from dormouse_worker.common.ipc import EngineMessage, EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.testing.fake_engine import FakeEngine, Script
 

@@ -20,9 +20,10 @@ from statistics import median
 import torch
 
 from bench.models import ensure_model
+from dormouse_worker.common.frames import encode_frame
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import EngineMessage, encode_frame
+from dormouse_worker.common.ipc import EngineMessage
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput

@@ -7,7 +7,8 @@ import threading
 
 from bench.front_cost import Cost, parse_cpu_ticks, to_rows
 from bench.stand_in import LongEngine, serve
-from dormouse_worker.common.ipc import EngineStatus, FrameSplitter, State, StepOutputs, decode_engine, encode_frame
+from dormouse_worker.common.frames import FrameSplitter, decode_engine, encode_frame
+from dormouse_worker.common.ipc import EngineStatus, State, StepOutputs
 from dormouse_worker.engine.testing import make_add
 
 

@@ -12,17 +12,15 @@ from pathlib import Path
 import msgspec
 
 from dormouse_worker.common.commands import Command, InitializeCache, WakeUp
+from dormouse_worker.common.frames import FrameSplitter, decode_engine, encode_frame
 from dormouse_worker.common.ipc import (
     CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
-    FrameSplitter,
     Sampling,
     State,
     StepOutputs,
-    decode_engine,
-    encode_frame,
 )
 from dormouse_worker.common.settings import EngineSettings
 

@@ -20,9 +20,10 @@ import msgspec
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, GROUP_EXITS
+from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
 from dormouse_worker.common.group import GroupPlace, add_group_arguments, place_of
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
+from dormouse_worker.common.ipc import EngineMessage, FrontMessage
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import has_gpu

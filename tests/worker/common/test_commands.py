@@ -5,7 +5,8 @@ from typing import get_args
 import pytest
 
 from dormouse_worker.common.commands import Command, PrepareWakeUp, Sleep, WakeUp
-from dormouse_worker.common.ipc import CommandRequest, decode_front, encode_frame
+from dormouse_worker.common.frames import decode_front, encode_frame
+from dormouse_worker.common.ipc import CommandRequest
 from tests.worker.each_command import EACH_COMMAND
 
 FRAME_HEADER_BYTES = 4

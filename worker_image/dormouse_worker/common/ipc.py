@@ -1,12 +1,10 @@
-"""What the front and an engine process say to each other: msgspec structs, length-prefixed, over a unix socket.
+"""What the front and an engine process say to each other: msgspec structs, in the frames of `frames`.
 
-The front sends `FrontMessage`s, the engine `EngineMessage`s. Never pickle: only these types can be decoded.
-One frame is a 4-byte big-endian length and a MessagePack array of messages, so that one step costs one write.
+The front sends `FrontMessage`s, the engine `EngineMessage`s.
 """
 
 from __future__ import annotations
 
-import struct
 from enum import StrEnum
 
 import msgspec
@@ -14,8 +12,6 @@ import msgspec
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.tasks import GENERATE
-
-MAX_FRAME_BYTES = 64 << 20  # far above any honest frame; a larger length means a broken stream
 
 
 class State(StrEnum):
@@ -264,53 +260,3 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
 
 FrontMessage = AddRequest | AddPooling | AbortRequests | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult
-
-_LENGTH = struct.Struct(">I")
-_encoder = msgspec.msgpack.Encoder()
-_front_decoder = msgspec.msgpack.Decoder(list[FrontMessage])
-_engine_decoder = msgspec.msgpack.Decoder(list[EngineMessage])
-
-
-def encode_frame(messages: list[FrontMessage] | list[EngineMessage]) -> bytes:
-    """Return one frame, ready to be written."""
-    return frame(_encoder.encode(messages))
-
-
-def frame(payload: bytes) -> bytes:
-    """Return the payload with its length before it."""
-    return _LENGTH.pack(len(payload)) + payload
-
-
-class FrameSplitter:
-    """Cuts a byte stream into frame payloads; feed it whatever arrived."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def __repr__(self) -> str:
-        return f"FrameSplitter({len(self._buffer)} bytes waiting)"
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that are complete now. Raises ValueError on a length above MAX_FRAME_BYTES."""
-        self._buffer += data
-        payloads = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
-                raise ValueError(f"frame of {length} bytes is above the limit of {MAX_FRAME_BYTES}")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                break
-            payloads.append(bytes(self._buffer[_LENGTH.size : end]))
-            del self._buffer[:end]
-        return payloads
-
-
-def decode_front(payload: bytes) -> list[FrontMessage]:
-    """Decode what a front sent. Raises msgspec.DecodeError on anything else."""
-    return _front_decoder.decode(payload)
-
-
-def decode_engine(payload: bytes) -> list[EngineMessage]:
-    """Decode what an engine sent. Raises msgspec.DecodeError on anything else."""
-    return _engine_decoder.decode(payload)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dormouse_worker.common.commands import AbortAll, Command, InitializeCache, PrepareWakeUp, Sleep, WakeUp
+from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddPooling,
@@ -23,7 +24,6 @@ from dormouse_worker.common.ipc import (
     CommandResult,
     EngineMessage,
     EngineStatus,
-    FrameSplitter,
     FrontMessage,
     ModelInfo,
     PooledOutput,
@@ -31,8 +31,6 @@ from dormouse_worker.common.ipc import (
     StepOutputs,
     TokenLogprobs,
     TokenOutput,
-    decode_front,
-    encode_frame,
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings

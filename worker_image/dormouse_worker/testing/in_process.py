@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from dormouse_worker.common.ipc import EngineMessage, FrameSplitter, FrontMessage, decode_front, encode_frame
+from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
+from dormouse_worker.common.ipc import EngineMessage, FrontMessage
 from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.testing.fake_engine import FakeDeath, FakeEngine, Script
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dormouse_worker.common.ipc import FrameSplitter
+from dormouse_worker.common.frames import FrameSplitter
 from dormouse_worker.executor.ranks.messages import LeaderMessage, RankMessage, decode_rank, encode
 
 logger = logging.getLogger(__name__)

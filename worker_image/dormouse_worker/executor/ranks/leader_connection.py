@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dormouse_worker.common.exit_codes import EXIT_LEADER_GONE
-from dormouse_worker.common.ipc import FrameSplitter
+from dormouse_worker.common.frames import FrameSplitter
 from dormouse_worker.executor.ranks.listener import tune
 from dormouse_worker.executor.ranks.messages import Beat, LeaderMessage, RankMessage, decode_leader, encode
 from dormouse_worker.executor.ranks.tls import RankTls, Stream

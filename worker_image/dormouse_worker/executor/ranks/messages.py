@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dormouse_worker.common.ipc import frame
+from dormouse_worker.common.frames import frame
 from dormouse_worker.engine.batch import Batch, SampledToken
 
 NOTHING = msgspec.Raw(b"\xc0")  # MessagePack's nil

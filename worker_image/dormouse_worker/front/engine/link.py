@@ -16,16 +16,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dormouse_worker.common.commands import Command
+from dormouse_worker.common.frames import FrameSplitter, decode_engine, encode_frame
 from dormouse_worker.common.ipc import (
     CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
-    FrameSplitter,
     FrontMessage,
     StepOutputs,
-    decode_engine,
-    encode_frame,
 )
 from dormouse_worker.front.engine.sides import EngineEvents, EngineProcess, Spawn
 from dormouse_worker.front.engine.watchdog import RunningCommand
