@@ -1,5 +1,6 @@
 """What the operator writes to the cluster: pods, the Service, the readiness gate, Events. Pure."""
 
+from dormouse_operator.manifests.arguments import worker_arguments
 from dormouse_operator.manifests.common import (
     FIELD_MANAGER,
     GRACE_AFTER_DRAIN_S,
@@ -17,7 +18,6 @@ from dormouse_operator.manifests.pod import (
     gate_manifest,
     pod_manifest,
     revision_manifest,
-    worker_arguments,
 )
 from dormouse_operator.manifests.pool import member_complaint, on_slot, slot_claim_manifest
 from dormouse_operator.manifests.resources import claims_complaint
