@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 
-from msgspec.structs import replace
-
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, AddRequest, DraftCounts, StepOutputs, TokenLogprobs, TokenOutput
+from dormouse_worker.common.ipc import AddPooling, AddRequest, DraftCounts, StepOutputs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
-from dormouse_worker.engine.forward_pass import Counters, Progress
+from dormouse_worker.engine.forward_pass import Counters
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
+from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ NOT_FINITE = (
 )
 
 GRAMMAR_WAIT_S = 0.002  # with nothing else to do; messages come in between
-MAX_LOGPROBS_PER_OUTPUT = 256  # prompt positions in one message to a caller: 20 alternatives each stay below 100 KiB
 
 
 class Engine:
@@ -161,9 +159,9 @@ class Engine:
         self.num_failures_in_a_row = 0
         self._observe(batch, self._clock() - started_s)
         odd, stuck = self._end_odd(output), self._end_stuck(output)
-        prompt_parts = list(self._prompt_logprobs(batch, output)) if output.prompt_logprobs else []
+        prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
-        outputs = [*prompt_parts, *(self._token_output(item) for item in progress)]
+        outputs = [*prompt_parts, *(token_output(item, self._clock) for item in progress)]
         return self.outputs(outputs, odd, refused=stuck, num_odd=len(odd))
 
     def _observe(self, batch: Batch, seconds: float) -> None:
@@ -285,39 +283,6 @@ class Engine:
                 logger.warning("a forward pass behind it failed too: %s", error)
             yield batch
 
-    def _prompt_logprobs(self, batch: Batch, output: ModelOutput) -> Iterator[TokenOutput]:
-        """Yield what is new of the prompt's log-probabilities: after a preemption old ones come again."""
-        for sequence in batch.sequences:
-            part = output.prompt_logprobs.get(sequence.request_id)
-            request = self._scheduler.request(sequence.request_id)
-            if part is not None and not request.is_leaving:
-                yield from _cut(request, part[max(0, request.num_told_logprobs - sequence.start) :])
-
-    def _token_output(self, progress: Progress) -> TokenOutput:
-        request, logprobs = progress.request, progress.logprobs
-        output = TokenOutput(request.request_id, progress.token_ids, progress.finish_reason, logprobs)
-        if request.prediction_token_ids:
-            accepted, rejected = request.take_prediction_counts()
-            output = replace(output, accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected)
-        if request.has_answered:
-            return output
-        request.has_answered = True
-        assert request.first_scheduled_s is not None, "a token came from a request that was scheduled"
-        return replace(
-            output,
-            queue_seconds=request.first_scheduled_s - request.arrival_s,
-            prefill_seconds=self._clock() - request.first_scheduled_s,
-            cached_tokens=request.num_cached_tokens,
-        )
-
 
 def _raise(error: Exception) -> ModelOutput:
     raise error
-
-
-def _cut(request: Request, logprobs: list[TokenLogprobs]) -> Iterator[TokenOutput]:
-    """Yield outputs of bounded size without tokens."""
-    for start in range(0, len(logprobs), MAX_LOGPROBS_PER_OUTPUT):
-        part = logprobs[start : start + MAX_LOGPROBS_PER_OUTPUT]
-        request.num_told_logprobs += len(part)
-        yield TokenOutput(request.request_id, [], prompt_logprobs=part)
