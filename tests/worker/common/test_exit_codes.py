@@ -2,7 +2,7 @@
 
 from dormouse_worker.common import exit_codes
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.front.worker import REASONS
+from dormouse_worker.front.engine.losses import REASONS
 
 
 def test_every_kind_of_broken_group_has_a_code_of_its_own():

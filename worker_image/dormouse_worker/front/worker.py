@@ -6,7 +6,6 @@ Knows no gRPC server and no protobuf request; raises CallError.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -18,24 +17,22 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.errors import WorkerError
-from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY, GROUP_EXITS, end_words
+from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOutputs
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
-from dormouse_worker.front.api.wire import Counts, to_error, to_failure, to_status
+from dormouse_worker.front.api.wire import Counts, tell_losses, to_error, to_status
 from dormouse_worker.front.engine.adapter_board import AdapterBoard
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import EngineLink, EngineLost
+from dormouse_worker.front.engine.losses import EngineLosses
 from dormouse_worker.front.engine.sides import Spawn
-from dormouse_worker.front.engine.status_board import Changes, Failure, StatusBoard
+from dormouse_worker.front.engine.status_board import Changes, StatusBoard
 from dormouse_worker.front.engine.watchdog import Watchdog, overdue
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.requests.in_flight import RequestTable
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 
-logger = logging.getLogger(__name__)
-# of an engine's end, by its exit code
-REASONS = {EXIT_GPU_UNHEALTHY: "GPUUnhealthy", **{code: reason for reason, code in GROUP_EXITS.items()}}
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)
 
 
@@ -64,18 +61,13 @@ class Worker:
         self.requests = RequestTable(self._send, self.metrics, max_waiting=max_waiting, changes=self.load_changes)
         self._follow_adapters()
         self.clock = clock
-        self._now = now
+        self.losses = EngineLosses(now)
         self.step = IDLE
         self.epoch = 0
         self.swapping_to = ""  # settings digest of the engine that starts beside ours; "" = none does
         self.wants_engine = True  # False: STANDBY, or on the way there
         self.died_in = State.STARTING  # the state in which the last engine was lost
         self.is_ending = False
-        self.is_gpu_unhealthy = False  # the engine ended because of its device, and is not started again
-        self.last_failure: Failure | None = None  # why it ended then
-        self.failed_at: datetime | None = None  # and when
-        self.num_failures = 0  # engines that ended so
-        self.last_death = ""  # how the engine ended when nobody had asked it to
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
         if grants.standing.needs_grant:
@@ -127,10 +119,7 @@ class Worker:
         status.swapping_to = self.swapping_to
         status.loras_digest, status.loras_version = self.adapters.asked_as, self.adapters.version
         self.grants.tell(status)
-        if self.last_failure is not None:
-            status.last_engine_failure.CopyFrom(to_failure(self.last_failure))
-            status.last_engine_failure_unix_seconds = self.failed_at.timestamp() if self.failed_at else 0.0
-            status.engine_failures = self.num_failures
+        tell_losses(status, self.losses)
         return status
 
     def check_admission(self) -> None:
@@ -257,26 +246,14 @@ class Worker:
     def on_death(self, exit_code: int, last_words: str) -> None:
         """See `EngineEvents`. A device that is ill fails the worker for good: a new engine would get the same one."""
         if exit_code == EXIT_GPU_UNHEALTHY:
-            self.is_gpu_unhealthy = True
             self.board.fail("GPUUnhealthy", f"{last_words}; no engine is started again on this device")
             self.load_changes.notify()
-        end = end_words(exit_code)
-        if self.link.why_killed:
-            end = f"was killed: {self.link.why_killed}"
-        self.note_death(f"the engine process {end}; its last words: {last_words or 'none'}")
-        self.last_failure = Failure(REASONS.get(exit_code, "EngineDied"), self.last_death)
-        self.failed_at = self._now()
-        self.num_failures += 1
+        self.losses.count(exit_code, last_words, self.link.why_killed)
         self.changes.notify()
-
-    def note_death(self, words: str) -> None:
-        """Remember and log how the engine ended."""
-        self.last_death = words
-        logger.error("engine died", extra={"fields": {"reason": words}})
 
     def give_up(self, limit: str) -> None:
         """Fail for good: the engine died and may not be started again."""
-        self.board.fail("EngineDied", f"{self.last_death}; {limit}")
+        self.board.fail("EngineDied", f"{self.losses.words}; {limit}")
         self.died.set()
         self.load_changes.notify()
 

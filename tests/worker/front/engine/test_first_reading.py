@@ -96,7 +96,7 @@ async def test_an_engine_that_can_not_be_started_then_ends_the_worker(stuck):
     running = asyncio.create_task(front.run(asyncio.Event()))
     await answer()
     assert await running == 1
-    assert "no processes left" in front.worker.last_death
+    assert "no processes left" in front.worker.losses.words
 
 
 async def test_a_worker_may_end_before_its_files_answer(open_house, stuck, caplog):
@@ -144,7 +144,7 @@ async def test_whatever_a_late_reading_raises_ends_the_worker_with_its_words(tmp
     late.answer.set_exception(error)
     await late.task
     assert late.worker.died.is_set()
-    assert str(error) in late.worker.last_death
+    assert str(error) in late.worker.losses.words
 
 
 async def test_an_error_after_the_worker_gave_up_ends_it_too(tmp_path):

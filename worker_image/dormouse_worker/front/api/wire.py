@@ -11,6 +11,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.common.ipc import CommandResult, MemoryReport, RankStatus, TokenLogprobs
+from dormouse_worker.front.engine.losses import EngineLosses
 from dormouse_worker.front.engine.status_board import Failure, StatusBoard
 from dormouse_worker.front.requests.streams import Piece, Times
 
@@ -95,6 +96,14 @@ def to_rank(rank: RankStatus) -> control.RankStatus:
 def to_failure(failure: Failure) -> control.Failure:
     """Return the failure."""
     return control.Failure(reason=failure.reason, message=failure.message)
+
+
+def tell_losses(status: control.WorkerStatus, losses: EngineLosses) -> None:
+    """Write into a status how engines ended."""
+    if losses.failure is not None:
+        status.last_engine_failure.CopyFrom(to_failure(losses.failure))
+        status.last_engine_failure_unix_seconds = losses.failed_at.timestamp() if losses.failed_at else 0.0
+        status.engine_failures = losses.num_losses
 
 
 def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control.WorkerStatus:

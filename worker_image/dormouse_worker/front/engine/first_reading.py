@@ -82,7 +82,7 @@ class FirstReading:
             worker.board.fail(missing.reason, str(missing))
             await asyncio.wrap_future(self._found)
         except Exception as error:  # noqa: BLE001  told where one looks
-            worker.note_death(f"the engine process cannot be started: {type(error).__name__}: {error}")
+            worker.losses.note(f"the engine process cannot be started: {type(error).__name__}: {error}")
         worker.died.set()
 
     async def _answers(self) -> bool:

@@ -71,9 +71,9 @@ class Standby:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"WakeUp: {model}", RETRY_AFTER_S[State.STANDBY])
         if isinstance(model, WorkerError):
             raise precondition(f"WakeUp: no engine can serve this model: {model.reason}: {model}")
-        if worker.is_gpu_unhealthy:
-            assert worker.last_failure is not None, "that is how it is known"
-            raise precondition(f"WakeUp: {worker.last_failure.message}; no engine is started again on this device")
+        if worker.losses.is_gpu_unhealthy:
+            assert worker.losses.failure is not None, "that is how it is known"
+            raise precondition(f"WakeUp: {worker.losses.failure.message}; no engine is started again on this device")
         worker.leave_standby()
 
     async def _enter(self) -> None:

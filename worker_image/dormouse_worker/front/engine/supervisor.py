@@ -58,17 +58,17 @@ class EngineKeeper:
             await worker.changes.until(lambda: not worker.swapping_to)  # else the old model would load beside the new
             if worker.link is not link or not worker.wants_engine:
                 continue
-            if worker.is_ending or worker.is_gpu_unhealthy:
+            if worker.is_ending or worker.losses.is_gpu_unhealthy:
                 return
             if not worker.grants.starts_again(worker.died_in):
-                logger.warning("engine is not restarted", extra={"fields": {"because": worker.last_death}})
+                logger.warning("engine is not restarted", extra={"fields": {"because": worker.losses.words}})
                 worker.stand_by(0.0)
                 continue
             delay_s = self._budget.take()
             if delay_s is None:
                 worker.give_up(str(self._limits))
                 return
-            logger.warning("engine restarts", extra={"fields": {"delay_s": delay_s, "because": worker.last_death}})
+            logger.warning("engine restarts", extra={"fields": {"delay_s": delay_s, "because": worker.losses.words}})
             await self._sleep(delay_s)
             if worker.wants_engine:
                 worker.metrics.on_engine_restart()
@@ -87,7 +87,7 @@ class EngineKeeper:
             # shielded: a process that was half started when we are cancelled must be known to the link, which ends it
             return await asyncio.shield(worker.link.start(self._socket_path, lambda: worker.wants_engine))
         except OSError as error:
-            worker.note_death(f"the engine process cannot be started: {error}")
+            worker.losses.note(f"the engine process cannot be started: {error}")
             return True
 
     async def _watch(self) -> None:
