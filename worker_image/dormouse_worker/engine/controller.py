@@ -11,21 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-
 from dormouse_worker.common.commands import (
-    KV_CACHE,
     AbortAll,
-    CheckHealth,
     Command,
     InitializeCache,
     PrepareWakeUp,
     ResetPrefixCache,
-    SaveShardedState,
     Shutdown,
     Sleep,
-    StartProfile,
-    StopProfile,
     WakeUp,
 )
 from dormouse_worker.common.errors import (
@@ -36,7 +29,6 @@ from dormouse_worker.common.errors import (
     WorkerError,
     WrongState,
 )
-from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddPooling,
@@ -45,20 +37,22 @@ from dormouse_worker.common.ipc import (
     CommandResult,
     EngineMessage,
     FrontMessage,
-    MemoryReport,
     State,
-    StepOutputs,
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine import resting
 from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.engine import NOT_FINITE
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.executor_commands import executor_handlers
+from dormouse_worker.engine.intake import take
 from dormouse_worker.engine.sleeping_parts import SleepingParts
+from dormouse_worker.engine.start_up import load_and_profile
 from dormouse_worker.engine.status import StatusTeller
 from dormouse_worker.engine.stepping import Stepper
-from dormouse_worker.engine.validation import check_block_counts, unknown_token
+from dormouse_worker.engine.validation import check_block_counts
 
 logger = logging.getLogger(__name__)
 
@@ -96,12 +90,9 @@ class Controller:
             PrepareWakeUp: self._prepare_wake_up,
             WakeUp: self._wake_up,
             ResetPrefixCache: self._reset_prefix_cache,
-            SaveShardedState: lambda command: executor.save_sharded_state(command.directory),
-            StartProfile: lambda command: executor.start_profile(command.directory),
-            StopProfile: lambda _: executor.stop_profile(),
-            CheckHealth: lambda _: executor.check_health(),
-            **self._adapters.handlers,
             Shutdown: self._shutdown,
+            **self._adapters.handlers,
+            **executor_handlers(executor),
         }
 
     def __repr__(self) -> str:
@@ -131,16 +122,7 @@ class Controller:
     def start(self) -> None:
         """Load and profile. Ends in PROFILED, or in FAILED with the reason; raises nothing."""
         try:
-            self._teller.change(State.LOADING)
-            self._executor.init_device()
-            if ranks := self._executor.get_rank_statuses():
-                self._teller.change(State.LOADING, ranks=ranks)
-            self._executor.load_model()
-            info, made = self._executor.get_model_info(), self._executor.convert_tokenizer()
-            self._teller.note(model=info, tokenizer_path=made.path, tokenizer_problem=made.problem)
-            self._executor.determine_num_available_blocks()
-            report, ranks = self._executor.get_memory_report(), self._executor.get_rank_statuses()
-            self._teller.change(State.PROFILED, report=report, ranks=ranks)
+            load_and_profile(self._executor, self._teller)
         except Exception as error:  # noqa: BLE001  the pod stays up and says why
             self._fail(error)
 
@@ -163,19 +145,13 @@ class Controller:
 
     def rest(self) -> None:
         """Nothing runs: recount the blocks, if there are any, and let them outlive us. Raises RuntimeError."""
-        engine = self._engine
-        if engine is None:
-            return
-        engine.check_integrity()
-        if self._is_cache_awake():
-            engine.keeper.save_some()
-            if (counts := engine.keeper.take_counts()) is not None:
-                self._send(msgspec.structs.replace(engine.outputs([]), kv_store=counts))
+        if self._engine is not None and (counted := resting.rest(self._engine, self._teller.status)) is not None:
+            self._send(counted)
 
     def save_blocks(self, timeout_s: float) -> None:
         """Let cached blocks outlive their memory, or this process, as far as there is time."""
-        if self._engine is not None and self._is_cache_awake() and not self.is_shut_down:
-            self._engine.keeper.save_all(timeout_s)
+        if self._engine is not None and not self.is_shut_down:
+            resting.save_blocks(self._engine, self._teller.status, timeout_s)
 
     def _look_at_numbers(self) -> None:
         """Enter FAILED if the last passes had no finite row and it is the model's fault: prompts may bring it about."""
@@ -188,20 +164,10 @@ class Controller:
             self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})"))
 
     def _add(self, message: AddRequest | AddPooling) -> None:
-        if self._engine is None or self.state is not State.READY:
-            why = f"the worker is {self.state} and takes no requests"
-            self._send(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, failed={message.request_id: why}))
-            return
-        if self._engine.is_leaving(message.request_id):
+        if self._engine is not None and self._engine.is_leaving(message.request_id):
             self._settle()
-        model = self._teller.status.model
-        try:
-            refusal = unknown_token(message, model.vocab_size if model else 0) or self._engine.add(message)
-        except GrammarRefused as error:
-            self._send(self._engine.outputs([], refused={message.request_id: str(error)}))
-            return
-        if refusal is not None:
-            self._send(self._engine.outputs([], {message.request_id: refusal}))
+        if (refusal := take(message, self._engine, self._teller.status)) is not None:
+            self._send(refusal)
 
     def _abort(self, message: AbortRequests) -> None:
         if self._engine is not None and (outputs := self._engine.abort(message.request_ids)):
@@ -237,7 +203,7 @@ class Controller:
         if counts == self._agreed and self.state is State.READY:
             return
         self._require_idle("initialize_cache with another count")
-        report = self._report()
+        report = self._teller.report
         check_block_counts(report, *counts)
         self._engine = None
         self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
@@ -286,9 +252,6 @@ class Controller:
         self.is_shut_down = True
         self._executor.shutdown()
 
-    def _is_cache_awake(self) -> bool:
-        return KV_CACHE not in self._teller.status.sleeping_tags
-
     def _open(self) -> None:
         """Enter READY; the ranks know nothing of any sequence yet, or any more."""
         self._built().forget_ranks()
@@ -298,11 +261,6 @@ class Controller:
     def _built(self) -> Stepper:
         assert self._engine is not None, "READY and ASLEEP have one"
         return self._engine
-
-    def _report(self) -> MemoryReport:
-        report = self._teller.status.report
-        assert report is not None, "only before PROFILED is there no report"
-        return report
 
     def _require_idle(self, what: str) -> None:
         if self._engine is not None and self._engine.has_work:

@@ -23,6 +23,12 @@ class StatusTeller:
     def __repr__(self) -> str:
         return f"StatusTeller({self.status.state})"
 
+    @property
+    def report(self) -> MemoryReport:
+        """Return what was measured."""
+        assert self.status.report is not None, "only before PROFILED is there no report"
+        return self.status.report
+
     def note(self, **fields: object) -> None:
         """Remember what the next change shall say too."""
         self.status = msgspec.structs.replace(self.status, **fields)

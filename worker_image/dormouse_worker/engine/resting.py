@@ -1,0 +1,29 @@
+"""What is done while nothing runs: blocks are recounted, and let outlive their memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dormouse_worker.common.commands import KV_CACHE
+from dormouse_worker.common.ipc import EngineStatus, StepOutputs
+from dormouse_worker.engine.stepping import Stepper
+
+
+def rest(engine: Stepper, status: EngineStatus) -> StepOutputs | None:
+    """Recount the blocks, and save some; return what was counted of saved ones. Raises RuntimeError."""
+    engine.check_integrity()
+    if not _is_cache_awake(status):
+        return None
+    engine.keeper.save_some()
+    counts = engine.keeper.take_counts()
+    return None if counts is None else msgspec.structs.replace(engine.outputs([]), kv_store=counts)
+
+
+def save_blocks(engine: Stepper, status: EngineStatus, timeout_s: float) -> None:
+    """Save cached blocks as far as there is time."""
+    if _is_cache_awake(status):
+        engine.keeper.save_all(timeout_s)
+
+
+def _is_cache_awake(status: EngineStatus) -> bool:
+    return KV_CACHE not in status.sleeping_tags
