@@ -155,7 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.count_logit_rows(batch) <= MAX_SEQS
         self.check_all(outputs)
 
-        for request in self.scheduler._waiting:
+        for request in self.scheduler._queues.waiting:
             if request.shortage is not None and not self.scheduler.tables.has_eased(request.shortage):
                 assert not self.would_fit(request), f"{request.request_id} is not tried again though there is room"
 

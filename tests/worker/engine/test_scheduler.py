@@ -137,7 +137,7 @@ def test_lost_and_forgotten_blocks_are_found():
     scheduler = make_scheduler(host_blocks=2)
     add(scheduler, "a")
     step(scheduler)
-    scheduler._requests.clear()
+    scheduler._queues.by_id.clear()
     with pytest.raises(RuntimeError, match="1 blocks are held though no request is left"):
         scheduler.check_integrity()
 

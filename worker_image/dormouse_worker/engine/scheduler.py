@@ -17,12 +17,10 @@ that are wrong leave keys and values behind that the next pass writes over; name
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
-from dormouse_worker.engine import line
 from dormouse_worker.engine.adapters import AdapterSlots
+from dormouse_worker.engine.admission import Admission
 from dormouse_worker.engine.batch import Batch, Drafts, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.drafts.speculation import Speculation
@@ -30,16 +28,15 @@ from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
 from dormouse_worker.engine.in_flight import make_in_flight
 from dormouse_worker.engine.placement import Placement
 from dormouse_worker.engine.prompt_turns import PromptTurns
+from dormouse_worker.engine.queues import Queues
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.record import Run, record, runs_of
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
 
-_in_line = attrgetter("order")
-
 
 class Scheduler:
-    """Owns the two queues, `waiting` and `running`, both in line order."""
+    """Owns the queues, and which tokens of whom the ranks compute next."""
 
     def __init__(
         self,
@@ -58,13 +55,11 @@ class Scheduler:
         self.adapters = adapters or AdapterSlots()
         self._placement = Placement(tables, swap, self.counters, caches_prefixes=limits.caches_prefixes)
         self._clock = clock
-        self._requests: dict[str, Request] = {}
-        self._waiting: list[Request] = []
-        self._running: list[Request] = []
+        self._queues = Queues()
+        self._admission = Admission(self._queues, self._placement, self.adapters, max_num_seqs=limits.max_num_seqs)
         self._ranks = RankView(tables.layout.block_size, len(tables.layout.windows))
         self._turns = PromptTurns(limits.max_num_seqs)
         self._in_flight = make_in_flight(limits)
-        self._num_arrived = 0
         self.speculation = None
         if limits.max_draft_tokens:
             self.speculation = Speculation(max_tokens=limits.max_draft_tokens, max_model_len=limits.max_model_len)
@@ -75,36 +70,32 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Return how many sequences hold blocks."""
-        return len(self._running)
+        return len(self._queues.running)
 
     @property
     def num_waiting(self) -> int:
         """Return how many sequences wait for their first or next admission."""
-        return len(self._waiting)
+        return len(self._queues.waiting)
 
     @property
     def has_work(self) -> bool:
         """Return whether any request is unfinished."""
-        return bool(self._requests)
+        return bool(self._queues.by_id)
 
     @property
     def request_ids(self) -> list[str]:
         """Return every request that gets further tokens, running ones first."""
-        return [request.request_id for request in (*self._running, *self._waiting) if not request.is_leaving]
+        return self._queues.request_ids
 
     def add(self, request: Request) -> None:
         """Queue a request whose id is not known yet and whose tokens leave room for another."""
-        assert request.request_id not in self._requests
         assert request.num_tokens < self.limits.max_model_len
-        self._num_arrived += 1
-        request.number = self._num_arrived
-        self._requests[request.request_id] = request
+        self._queues.add(request)
         self.adapters.begin(request.adapter)
-        insort(self._waiting, request, key=_in_line)
 
     def remove(self, request_id: str) -> bool:
         """Forget a request and free its blocks, once it is not in flight; False if it is not known."""
-        request = self._requests.get(request_id)
+        request = self._queues.by_id.get(request_id)
         if request is None or request.is_leaving:
             return False
         self._let_go(request)
@@ -112,7 +103,7 @@ class Scheduler:
 
     def is_leaving(self, request_id: str) -> bool:
         """Return whether a request ended or was removed while a batch with it has not come back."""
-        request = self._requests.get(request_id)
+        request = self._queues.by_id.get(request_id)
         return request is not None and request.is_leaving
 
     def schedule(self) -> Batch | None:
@@ -120,7 +111,7 @@ class Scheduler:
 
         Must be followed by `commit` or `fail`, in order where several are in flight.
         """
-        chosen = self._in_flight.choose(self._running)
+        chosen = self._in_flight.choose(self._queues.running)
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
@@ -133,7 +124,7 @@ class Scheduler:
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; lets go the requests that are complete, and those removed meanwhile."""
         self._in_flight.arrive(batch)
-        by_id, fills_block = self._requests, self.tables.layout.fills_block
+        by_id, fills_block = self._queues.by_id, self.tables.layout.fills_block
         for sequence in batch.sequences:
             request = by_id[sequence.request_id]
             if request.is_leaving:
@@ -155,21 +146,21 @@ class Scheduler:
             self._in_flight.arrive(each)
         failed = [request_id for request_id in batch.request_ids if not self.is_leaving(request_id)]
         for request_id in batch.request_ids:
-            self._drop(self._requests[request_id])
+            self._drop(self._queues.by_id[request_id])
         for request_id in dict.fromkeys(request_id for each in later for request_id in each.request_ids):
-            if request_id in self._requests:
-                self._take_back(self._requests[request_id])
-        self._placement.forget(self._waiting)
+            if request_id in self._queues.by_id:
+                self._take_back(self._queues.by_id[request_id])
+        self._placement.forget(self._queues.waiting)
         self.forget_ranks()
         return failed
 
     def request(self, request_id: str) -> Request:
         """Return an unfinished request."""
-        return self._requests[request_id]
+        return self._queues.by_id[request_id]
 
     def wait_for_held(self, timeout_s: float) -> None:
         """Wait so long at most for what the first request that is held waits for, if there is one."""
-        held = next((request for request in self._waiting if request.is_held), None)
+        held = next((request for request in self._queues.waiting if request.is_held), None)
         if held is not None:
             held.await_held(timeout_s)
 
@@ -185,7 +176,7 @@ class Scheduler:
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
-        self.adapters.line_up(current.sequences, self._requests)
+        self.adapters.line_up(current.sequences, self._queues.by_id)
         moves = self.swap.moves_out(), current.swap_in
         batch = Batch(
             is_fresh, released, *moves, tuple(current.new), tuple(current.sequences), self.adapters.take_moves()
@@ -201,28 +192,25 @@ class Scheduler:
             self._drop(request)
 
     def _drop(self, request: Request) -> None:
-        del self._requests[request.request_id]
-        if request in self._running:
-            self._leave_running(request)
-        else:
-            self._waiting.remove(request)
+        if request in self._queues.running:
+            self.adapters.release(request.adapter)
+        self._queues.forget(request)
         self.adapters.end(request.adapter)
         self._placement.free(request.request_id)
         self._ranks.release(request.request_id)
-
-    def _leave_running(self, request: Request) -> None:
-        self._running.remove(request)
-        self.adapters.release(request.adapter)
 
     def _take_back(self, request: Request) -> None:
         """Let a running request wait, and compute it anew; one that is leaving goes."""
         if request.is_leaving:
             self._drop(request)
             return
-        self._leave_running(request)
         self.tables.free(request.request_id)
         request.start_over()
-        insort(self._waiting, request, key=_in_line)
+        self._wait_again(request)
+
+    def _wait_again(self, request: Request) -> None:
+        self._queues.wait_again(request)
+        self.adapters.release(request.adapter)
 
     def _record(self, request: Request, run: Run) -> Progress:
         if request.num_draft_tokens and self.speculation is not None:
@@ -257,7 +245,7 @@ class Scheduler:
         """Return drafts for a running sequence that samples in this pass, and give it blocks for them: spare ones."""
         end, spare_tokens = request.num_tokens, current.tokens_left - request.num_pending_tokens - num_chosen
         most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
-        has_spare = self.tables.pool.num_available > len(self._running)
+        has_spare = self.tables.pool.num_available > len(self._queues.running)
         if most <= 0 or not has_spare or request.num_promised_tokens or current.end_of(request) != end:
             return ()
         drafts = speculation.propose(request, num_chosen, most)
@@ -268,7 +256,7 @@ class Scheduler:
         """Give a running sequence the blocks up to `end`, preempting others for them; False if it goes no further."""
         while not self.tables.grow(request.request_id, request.num_tokens, end):
             current.may_admit = False
-            if self._running[-1].request_id in self._in_flight:  # wait for it
+            if self._queues.running[-1].request_id in self._in_flight:  # wait for it
                 return False
             last = self._preempt_last()
             if last is chosen[-1]:
@@ -278,36 +266,17 @@ class Scheduler:
         return True
 
     def _preempt_last(self) -> Request:
-        request = self._running[-1]
-        self._leave_running(request)
+        request = self._queues.running[-1]
         self._placement.preempt(request)
         self._ranks.release(request.request_id)
-        insort(self._waiting, request, key=_in_line)
+        self._wait_again(request)
         return request
 
     def _schedule_waiting(self, current: Pass) -> None:
-        """Admit waiting sequences while a place and their blocks are free.
-
-        The head is never overtaken, but for one that is held, or that waits for a slot of its adapter.
-        """
-        num_places = min(self.limits.max_num_seqs, len(self._running) + len(self._waiting))
+        """Admit waiting sequences while there is room for them."""
+        num_places = min(self.limits.max_num_seqs, len(self._queues.running) + len(self._queues.waiting))
         most = self._in_flight.share(num_places)
-        while (
-            (request := line.head(self._waiting, self.adapters)) is not None
-            and current.tokens_left
-            and current.spare_logit_rows
-        ):
-            if len(self._running) == self.limits.max_num_seqs or len(current.sequences) >= most:
-                return
-            if request.shortage is not None and not self.tables.has_eased(request.shortage):
-                return
-            current.spare_logit_rows -= 1
-            request.shortage = self._placement.admit(request, current)
-            if request.shortage is not None:
-                return
-            line.leave(self._waiting, request)
-            request.lora_slot = self.adapters.hold(request.adapter)
-            insort(self._running, request, key=_in_line)
+        while len(current.sequences) < most and (request := self._admission.admit_next(current)) is not None:
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))

@@ -1,0 +1,52 @@
+"""Every unfinished request, in one of two queues, both in line order: who waits, and who holds blocks."""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+
+from dormouse_worker.engine import line
+from dormouse_worker.engine.request import Request
+
+_in_line = attrgetter("order")
+
+
+class Queues:
+    """Owns which requests there are, and where each stands."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Request] = {}
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self._num_arrived = 0
+
+    def __repr__(self) -> str:
+        return f"Queues(running={len(self.running)}, waiting={len(self.waiting)})"
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Return every request that gets further tokens, running ones first."""
+        return [request.request_id for request in (*self.running, *self.waiting) if not request.is_leaving]
+
+    def add(self, request: Request) -> None:
+        """Let a new request wait."""
+        assert request.request_id not in self.by_id
+        self._num_arrived += 1
+        request.number = self._num_arrived
+        self.by_id[request.request_id] = request
+        insort(self.waiting, request, key=_in_line)
+
+    def admit(self, request: Request) -> None:
+        """Let a waiting request run, and count for those before it that they were overtaken."""
+        line.leave(self.waiting, request)
+        insort(self.running, request, key=_in_line)
+
+    def wait_again(self, request: Request) -> None:
+        """Let a running request wait in its old place in line."""
+        self.running.remove(request)
+        insort(self.waiting, request, key=_in_line)
+
+    def forget(self, request: Request) -> None:
+        """Take a request out of its queue, for good."""
+        del self.by_id[request.request_id]
+        (self.running if request in self.running else self.waiting).remove(request)
