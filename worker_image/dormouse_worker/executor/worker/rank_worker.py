@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.errors import Damaged
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
@@ -22,9 +21,9 @@ from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.decode_recorder import DecodeRecorder
-from dormouse_worker.executor.worker.device_worker import DeviceWorker
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
+from dormouse_worker.executor.worker.model_worker import ModelWorker
 from dormouse_worker.executor.worker.recording import Recording
 from dormouse_worker.executor.worker.sleeper import Sleeper
 from dormouse_worker.model.attention.interface import AttentionBackend
@@ -32,7 +31,7 @@ from dormouse_worker.model.attention.select import check_setting
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel, load
+from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.memory.fit import require_fit
 from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memory
 from dormouse_worker.model.parallel.communicator import Alone, Communicator
@@ -42,7 +41,7 @@ from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.sharded import save_sharded_state
 
 
-class RankWorker(DeviceWorker):
+class RankWorker(ModelWorker):
     """Implements `WorkerBase`; a subclass says which device it is and how that one's memory is measured."""
 
     def __init__(
@@ -55,17 +54,15 @@ class RankWorker(DeviceWorker):
     ) -> None:
         """`communicator` is the way to the other ranks; None = there are none, or `init_device` connects to them."""
         super().__init__(settings, rank, host)
-        self.layout = setup.make_layout(settings, rank)
         self.communicator = communicator
         self._backend: AttentionBackend | None = None
-        self._model: LoadedModel | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
         self._grammars = Grammars(settings.model_path / "tokenizer.json") if self.layout.samples else None
         self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
 
     def __repr__(self) -> str:
-        model = "loaded" if self._model else "none"
+        model = "loaded" if self.has_model else "none"
         return f"{type(self).__name__}(rank={self.rank}, model={model}, {self._allocation!r})"
 
     def make_graph_maker(self) -> GraphMaker | None:
@@ -90,9 +87,10 @@ class RankWorker(DeviceWorker):
 
     def load_model(self) -> None:
         """See `WorkerBase`."""
-        self._model = load(self.settings, self.device, self.layout)
-        self._backend = self._select_backend(self._model)
-        self._golden = GoldenCheck(self._model, self.device, self.settings.block_size)
+        super().load_model()
+        model = self._loaded()
+        self._backend = self._select_backend(model)
+        self._golden = GoldenCheck(model, self.device, self.settings.block_size)
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
@@ -112,10 +110,6 @@ class RankWorker(DeviceWorker):
         )
         require_fit(self._report, self.settings)
         return self._report.num_gpu_blocks, self._report.num_cpu_blocks
-
-    def layer_windows(self) -> tuple[int | None, ...]:
-        """See `WorkerBase`."""
-        return self._loaded().cache_spec.windows
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
@@ -138,9 +132,14 @@ class RankWorker(DeviceWorker):
             raise
         freeze_garbage_collector()
 
+    @property
+    def computes_batches(self) -> bool:
+        """See `ModelWorker`."""
+        return type(self).execute_model is RankWorker.execute_model
+
     def prepare_grammar(self, grammar: Grammar) -> Preparation:
-        """See `WorkerBase`. A subclass that computes batches in a way of its own binds none."""
-        if self._grammars is None or type(self).execute_model is not RankWorker.execute_model:
+        """See `WorkerBase`."""
+        if self._grammars is None or not self.computes_batches:
             return super().prepare_grammar(grammar)
         return self._grammars.prepare(grammar)
 
@@ -153,8 +152,8 @@ class RankWorker(DeviceWorker):
         return self._allocated().submit(batch)
 
     def runs_ahead(self) -> bool:
-        """See `WorkerBase`. One that computes batches in a way of its own is asked for one after the other."""
-        return self._token_copier() is not None and type(self).execute_model is RankWorker.execute_model
+        """See `WorkerBase`."""
+        return self._token_copier() is not None and self.computes_batches
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `WorkerBase`."""
@@ -186,26 +185,9 @@ class RankWorker(DeviceWorker):
             self.shutdown()
             raise
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
-        """See `Executor.add_lora`."""
-        adapters = self._loaded().adapters
-        if adapters is None or type(self).execute_model is not RankWorker.execute_model:
-            return super().add_lora(path, digest)
-        return adapters.add(Path(path), digest)
-
-    def remove_lora(self, digest: str) -> None:
-        """See `Executor.remove_lora`."""
-        if (adapters := self._loaded().adapters) is not None:
-            adapters.remove(digest)
-
-    def list_loras(self) -> AdapterList:
-        """See `Executor.list_loras`."""
-        adapters = self._loaded().adapters
-        return AdapterList([]) if adapters is None else AdapterList([*adapters.infos.values()], adapters.lost)
-
     def stored_cache(self) -> StoredCache:
         """See `StoringExecutor.stored_cache`."""
-        if type(self).execute_model is not RankWorker.execute_model:
+        if not self.computes_batches:
             return super().stored_cache()
         assert self._golden is not None, "load_model comes first"
         return setup.stored_cache(self.settings, self._loaded(), self._allocated().cache, self._golden.facts)
@@ -224,9 +206,8 @@ class RankWorker(DeviceWorker):
         if self.communicator is not None:
             self.communicator.close()
         self._free_cache()
-        if self._model is not None:
-            self._model.close()
-        self._model = self._golden = None
+        self._close_model()
+        self._golden = None
         if self._grammars is not None:
             self._grammars.close()
         thaw_garbage_collector()
@@ -236,10 +217,6 @@ class RankWorker(DeviceWorker):
         """Connect to the other ranks, unless that is done; what it takes of the device's memory stays taken."""
         if self.communicator is None:
             self.communicator = setup.connect(self.layout, self.device.torch_device)
-
-    def _loaded(self) -> LoadedModel:
-        assert self._model is not None, "load_model comes first"
-        return self._model
 
     def _group(self) -> Communicator:
         assert self.communicator is not None, "init_device comes first"
