@@ -1,4 +1,4 @@
-"""Runs in the worker's image, beside tests/gpu/attention_cases.py: every backend that a processor can try, as JSON.
+"""Runs in the worker's image, with tests/gpu/attention_cases.py: every backend that a processor can try, as JSON.
 
 TRITON_INTERPRET must be set: then Triton's kernels are interpreted.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 
 import torch
-from attention_cases import error_of, make_cases, run_cases
 from triton import knobs
 
 from dormouse_worker.model.attention.choose import BUILT_IN
@@ -17,6 +16,7 @@ from dormouse_worker.model.attention.machine import describe_machine
 from dormouse_worker.model.attention.triton_backend import TritonBackend
 from dormouse_worker.model.attention.triton_launch import Splitting
 from dormouse_worker.native import triton_stub
+from tests.gpu.attention_cases import error_of, make_cases, run_cases
 
 INTERPRETED = ("head-size-16", "decoding-alone", "soft-cap-sinks-window", "bfloat16")  # the interpreter takes its time
 CPU = torch.device("cpu")

@@ -14,7 +14,8 @@ from tools.kubectl import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
-FILES = (ROOT / "tests/gpu/attention_cases.py", ROOT / "tests/chart/backend_program.py")
+PROGRAM = "tests/chart/backend_program.py"
+FILES = ("tests/gpu/attention_world.py", "tests/gpu/attention_cases.py", PROGRAM)
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +24,15 @@ def said(cluster: Cluster) -> Any:
     namespace = f"backends-{secrets.token_hex(3)}"
     manifest = pod("worker", [])
     [container] = manifest["spec"]["containers"]
-    container["command"] = ["python", "/cases/backend_program.py"]
+    container["command"] = ["python", f"/cases/{PROGRAM}"]
     container["env"] = [
         {"name": "TRITON_INTERPRET", "value": "1"},
         {"name": "PYTHONPATH", "value": "/cases:/opt/dormouse/lib"},
     ]
+    items = [{"key": path.replace("/", "."), "path": path} for path in FILES]
     container["volumeMounts"].append({"name": "cases", "mountPath": "/cases"})
-    manifest["spec"]["volumes"].append({"name": "cases", "configMap": {"name": "cases"}})
-    files = {path.name: path.read_text("utf-8") for path in FILES}
+    manifest["spec"]["volumes"].append({"name": "cases", "configMap": {"name": "cases", "items": items}})
+    files = {path.replace("/", "."): (ROOT / path).read_text("utf-8") for path in FILES}
     cluster.create_namespace(namespace)
     try:
         cluster.apply(

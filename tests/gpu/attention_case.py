@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bench.results import AtMost, Row
-from tests.gpu.attention_cases import Case, Result, make_cases, make_long_cases, run_all
+from tests.gpu.attention_cases import Result, make_cases, make_long_cases, run_all
+from tests.gpu.attention_world import Case
 from tests.gpu.device_kit import Kit
 from tools.bootstrap import ROOT
 

@@ -12,6 +12,7 @@ from dormouse_worker.engine.testing_executor import FakeExecutor
 
 BLOCK_SIZE = 4
 BLOCK_BYTES = 8 * BLOCK_SIZE
+PROMPT = range(100, 117)  # four full blocks and a token
 
 
 class StoringFake(FakeExecutor):

@@ -7,17 +7,13 @@ import pytest
 
 from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import Damaged, InvalidArgument, RankLost, WorkerError
-from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.testing import ManualClock, make_add, make_report
+from dormouse_worker.engine.testing import make_add
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
-from dormouse_worker.model.testing import EOS, MAX_POSITIONS, VOCAB_SIZE, reference_generate, write_tiny_model
+from dormouse_worker.model.testing import EOS, VOCAB_SIZE, reference_generate, write_tiny_model
 from tests.worker.engine.engine_kit import finish
 from tests.worker.executor.grammar_kit import grammar, schema
+from tests.worker.executor.group_kit import MAX_TOKENS, PROMPTS, counters, make_engine, run
 
-BLOCK_SIZE = 4
-MAX_TOKENS = 10
-PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
 MODELS = {  # architecture and settings
     "llama": ("llama", {"model_impl": "lean"}),
     "llama without kernels": ("llama", {"model_impl": "lean", "attention_backend": "sdpa"}),
@@ -62,32 +58,6 @@ def group_of(directory_of):
     yield make
     for group in made:
         group.shutdown()
-
-
-def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False, **fields):
-    group.initialize_cache(num_blocks, host_blocks)
-    longest = min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
-    report = make_report(num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=longest)
-    settings = EngineSettings(
-        **{"model": "m", "max_num_seqs": 4, **fields},
-        max_num_batched_tokens=tokens,
-        enable_prefix_caching=caches,
-        pipeline_parallel_size=group.settings.pipeline_parallel_size,
-    )
-    engine = build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock())
-    assert engine._scheduler.limits.max_batches_under_way == settings.pipeline_parallel_size
-    return engine
-
-
-def run(engine, prompts, **sampling):
-    """Run all prompts at once to their end; return {name: tokens}."""
-    for name, prompt in prompts.items():
-        assert engine.add(make_add(name, prompt, **{"max_tokens": MAX_TOKENS, **sampling})) is None
-    return finish(engine, {name: [] for name in prompts})
-
-
-def counters(engine):
-    return engine._scheduler.counters
 
 
 @each_group

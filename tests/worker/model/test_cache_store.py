@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument
-from dormouse_worker.common.host import Host
 from dormouse_worker.model.cache_store import MANY_PAGES, CacheStore
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.kept_blocks import KeptBlocks
 from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec, arena_bytes
+from tests.worker.model.cache_kit import LostDevice, SmallHost, contents, fill, is_zero, sleep, wake
 from tests.worker.model.resident import is_advised_huge, resident_share
 
 LAYER = LayerSpec(2, 8, 4, torch.float32)
@@ -20,24 +20,6 @@ NUM_BLOCKS = 5
 LARGE = CacheSpec.of((LayerSpec(4, 128, 128, torch.float32),), block_size=16)  # 32 KiB of keys, as many of values
 LARGE_BLOCKS = 100
 PAGE = FakeCudaDriver.granularity
-
-
-class SmallHost(Host):
-    """A host with so much memory left."""
-
-    def __init__(self, available_bytes):
-        super().__init__()
-        self.left_bytes = available_bytes
-
-    def available_bytes(self):
-        return self.left_bytes
-
-
-class LostDevice(FakeDevice):
-    """A device that copies nothing any more."""
-
-    def copy(self, target, source):
-        raise RuntimeError(f"the device is lost: {len(source)} bytes did not reach {target.device}")
 
 
 @pytest.fixture
@@ -58,34 +40,6 @@ def store(device, request):
     yield store
     store.close()
     assert "0 chunks" in repr(device.copies or device.memory)
-
-
-def fill(store):
-    """Give every block contents of its own; return them."""
-    for number, pool in enumerate(store.cache.by_block(), 1):
-        pool.copy_(torch.arange(len(pool)).view(-1, 1, 1, 1) + 100 * number)
-    return contents(store)
-
-
-def contents(store):
-    return [pool.clone() for pool in store.cache.by_block()]
-
-
-def is_zero(store):
-    return not any(pool.any() for pool in store.cache.by_block())
-
-
-def sleep(store, level=1, kept=()):
-    store.keep(kept)
-    store.save(level)
-    store.drop()
-
-
-def wake(store):
-    store.reserve()
-    store.restore()
-    store.put_back()
-    store.settle()
 
 
 def test_a_fresh_cache_is_zero_and_aligned(store):

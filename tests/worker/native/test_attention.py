@@ -10,7 +10,8 @@ from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import TYPES, NativeBackend
 from dormouse_worker.native.library import Missing
-from tests.gpu.attention_cases import DECODING, TOLERANCES, Case, World, _only, check, make_cases, make_long_cases
+from tests.gpu.attention_cases import DECODING, TOLERANCES, _only, check, make_cases, make_long_cases
+from tests.gpu.attention_world import Case, World
 
 CPU = torch.device("cpu")
 CASES = {case.name: case for case in make_cases() if case.dtype in TYPES}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dormouse_worker.model.attention.native import NativeBackend
-from tests.gpu.attention_cases import Case, World
+from tests.gpu.attention_world import Case, World
 
 CPU = torch.device("cpu")
 NAN = float("nan")

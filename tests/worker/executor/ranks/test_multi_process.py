@@ -15,41 +15,12 @@ from dormouse_worker.common.errors import (
     RankLost,
     RanksDisagree,
 )
-from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_add, make_sampling
 from dormouse_worker.engine.testing_executor import FakeExecutor
-from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
-from dormouse_worker.executor.testing_ranks import group_settings, order_ranks, write_group_model
-
-GONE_S = 20.0
-
-
-class Groups:
-    """Makes groups in one directory, and ends them."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.made = []
-
-    def make(self, tensor=2, *, rank_timeout_s=30.0, **orders):
-        write_group_model(self.directory, **orders)
-        place = GroupPlace(rank_timeout_s=rank_timeout_s, start_timeout_s=30.0)
-        executor = MultiProcessExecutor(group_settings(self.directory, tensor), os.environ, place)
-        self.made.append(executor)
-        return executor
-
-    def start(self, tensor=2, **orders):
-        executor = self.make(tensor, **orders)
-        executor.init_device()
-        executor.load_model()
-        executor.determine_num_available_blocks()
-        executor.initialize_cache(10, 0)
-        return executor
-
-    def order(self, **orders):
-        order_ranks(self.directory, **orders)
+from dormouse_worker.executor.testing_ranks import group_settings
+from tests.worker.executor.ranks.group_processes import Groups, check_for_ever, facts, is_alive, tokens_of
 
 
 @pytest.fixture
@@ -60,38 +31,6 @@ def groups(tmp_path):
         pids = list(executor.local.pids.values())
         executor.shutdown()
         assert not [pid for pid in pids if is_alive(pid)], "no orphans"
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def check_for_ever(executor):
-    while True:
-        executor.check_ranks()
-
-
-def facts(executor):
-    return executor.collective_rpc("facts")
-
-
-def tokens_of(executor, *requests, stages=1):
-    """Return the tokens by request of an engine over this executor."""
-    settings = group_settings("/nowhere", pipeline=stages, max_num_seqs=4, max_num_batched_tokens=8)
-    engine = build_engine(settings, executor.get_memory_report(), (10, 0), executor, clock=lambda: 0.0)
-    for request in requests:
-        assert engine.add(request) is None
-    tokens = {}
-    while engine.has_work:
-        step = engine.step()
-        assert not step.failed
-        for output in step.outputs:
-            tokens.setdefault(output.request_id, []).extend(output.token_ids)
-    return tokens
 
 
 def test_ranks_know_their_place_before_anything_heavy_is_imported(groups):

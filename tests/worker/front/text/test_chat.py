@@ -17,7 +17,6 @@ from dormouse_worker.front.text.chat import (
     TemplateRefused,
     check_templates,
     choose,
-    read_template_sources,
 )
 from dormouse_worker.front.text.plain import plain_dict
 from dormouse_worker.front.text.served_model import chat_arguments, message_dict
@@ -270,41 +269,9 @@ def test_a_text_that_is_too_long_is_refused_while_it_is_made():
         render_chat(templates_of("{% for i in range(99999) %}ab{% endfor %}"), chat_of({"messages": [USER]}))
 
 
-CONSTANTS = {
-    "output": "{{ 'a'|center(10**12) }}",
-    "a condition": "{% if ('a' * 10**12)|length %}{% endif %}",
-    "a loop": "{% for x in 'a'|center(10**12) %}{% endfor %}",
-    "an assignment": "{% set x = 'a'|center(10**12) %}",
-    "a power": "{{ 9**(9**9) }}",
-    "a default": "{% macro m(x='a'|center(10**12)) %}{% endmacro %}",
-}
-
-
-@pytest.mark.parametrize("where", CONSTANTS)
-def test_to_see_whether_it_is_a_template_nothing_of_it_is_computed(where):
-    check_templates({"default": CONSTANTS[where]})
-
-
-@pytest.mark.parametrize("source", ["{{ x | nothing }}", "{% nothing %}", "{{ x is nothing }}", "{{ (" * 999])
-def test_what_is_no_template_is_seen_without_computing_it(source):
-    with pytest.raises(TemplateRefused, match=r"broken in line 1|nested too deep"):
-        check_templates({"default": source})
-
-
 def test_a_broken_template_is_told_at_start_with_its_line():
     with pytest.raises(TemplateRefused, match="line 2"):
         templates_of("fine\n{% if %}")
-
-
-def test_templates_are_read_from_each_place_that_models_use(tmp_path):
-    named = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
-    assert read_template_sources(tmp_path, {}) == {}
-    assert read_template_sources(tmp_path, {"chat_template": "x"}) == {"default": "x"}
-    assert read_template_sources(tmp_path, {"chat_template": named}) == {"default": "a", "tool_use": "b"}
-    (tmp_path / "chat_template.jinja").write_text("file")
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
-    assert read_template_sources(tmp_path, {"chat_template": "x"}) == {"default": "file", "tool_use": "tools"}
 
 
 def test_keys_of_a_struct_come_in_the_same_order_whatever_their_order_on_the_wire():

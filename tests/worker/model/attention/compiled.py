@@ -18,7 +18,8 @@ from dormouse_worker.model.attention import triton_kernels
 from dormouse_worker.model.attention.tiles import choose_queries_per_tile
 from dormouse_worker.model.attention.triton_backend import SPLITTING, TritonBackend
 from dormouse_worker.model.attention.triton_launch import Launcher, padded
-from tests.gpu.attention_cases import Case, World, sizes_of
+from tests.gpu.attention_cases import sizes_of
+from tests.gpu.attention_world import Case, World
 
 POINTERS = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 CASES = (

@@ -5,7 +5,8 @@ import torch
 
 from dormouse_worker.model.attention.interface import GraphSupport
 from dormouse_worker.model.attention.sdpa import SdpaBackend
-from tests.gpu.attention_cases import Case, World, check, make_cases, run_all, sizes_of
+from tests.gpu.attention_cases import check, make_cases, run_all, sizes_of
+from tests.gpu.attention_world import Case, World
 from tests.worker.model.attention.interpreted import INDEPENDENCE, MODEL
 
 CASES = {case.name: case for case in make_cases()}

@@ -15,7 +15,8 @@ from dormouse_worker.model.attention.interface import AttentionMetadata, Attenti
 from dormouse_worker.model.attention.tiles import choose_queries_per_tile, make_tiles
 from dormouse_worker.model.attention.triton_backend import SPLITTING, TritonBackend
 from dormouse_worker.model.attention.triton_launch import Splitting, choose_keys_per_step
-from tests.gpu.attention_cases import DECODING, Case, World
+from tests.gpu.attention_cases import DECODING
+from tests.gpu.attention_world import Case, World
 
 SMALLEST_SHARED_BYTES = 99 << 10  # of the devices with compute capability 8.6, 8.9 and 12.0
 CPU = torch.device("cpu")

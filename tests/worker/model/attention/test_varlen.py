@@ -11,7 +11,8 @@ from dormouse_worker.model.attention.interface import BackendSizes, GraphSupport
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.varlen import PARAMETERS, VarlenBackend
 from dormouse_worker.model.context import AttentionCall
-from tests.gpu.attention_cases import Case, World, check, make_cases, run_cases, sizes_of, textbook
+from tests.gpu.attention_cases import check, make_cases, run_cases, sizes_of
+from tests.gpu.attention_world import Case, World, textbook
 
 H100 = Machine("cuda", (2, 15), (9, 0), (3, 9), 92600, PARAMETERS, has_cudnn_varlen=True)
 A100 = Machine("cuda", (2, 15), (8, 0), (3, 9), 92600, PARAMETERS, has_cudnn_varlen=True)
