@@ -24,6 +24,7 @@ PROJECT = ROOT / "build" / "mutation"
 LINKS = {
     "src/dormouse_worker": "worker_image/dormouse_worker",
     "src/dormouse_operator": "operator/dormouse_operator",
+    "src/dormouse_gateway": "gateway/dormouse_gateway",
     "api": "api",
     "kube": "kube",
     "crds": "crds",
