@@ -22,8 +22,8 @@ from dormouse_cli import find
 from dormouse_cli.cluster import Cluster, Open, Target, kube_errors
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
-from dormouse_cli.session import World
 from dormouse_cli.traces import traced
+from dormouse_cli.world import World
 from dormouse_kube.api import PODS, SERVICES, Resource
 
 

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dormouse_api.names import HTTP_PORT, INFERENCE_PORT
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.exit_codes import ExitCode
+from dormouse_cli.world import World
 
 if TYPE_CHECKING:  # kubernetes and rich cost half a second: only commands that need them import them
     from dormouse_cli.cluster import Cluster, Open, Target
     from dormouse_cli.reach import Way
     from dormouse_cli.screen import Screen
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What is around a command. Tests put another one into the context's `obj`."""
-
-    open: Open  # opens the cluster that the options mean
-    here: str = f"127.0.0.1:{INFERENCE_PORT}"  # where a worker of this machine listens
-    http_here: str = f"127.0.0.1:{HTTP_PORT}"  # and where its gateway answers over HTTP
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dormouse_cli.cluster import Cluster, LogQuery, Opened, Target
-from dormouse_cli.session import World
+from dormouse_cli.world import World
 from dormouse_kube.api import Kind, Resource
 from dormouse_kube.errors import NotFound
 from dormouse_kube.merge import merge_patch

@@ -13,11 +13,11 @@ import sys
 import uvloop
 
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
+from dormouse_gateway.call import UNTRACED, Traces
 from dormouse_gateway.descriptors import raise_limit
 from dormouse_gateway.seeds import Seeds, read_seeds
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import BadSetting, Settings
-from dormouse_gateway.telemetry.tracing import UNTRACED, Traces
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
 

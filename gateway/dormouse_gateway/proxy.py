@@ -21,7 +21,7 @@ from grpc import aio
 from dormouse_api.mutual_tls import TlsError
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
-from dormouse_gateway.call import Call, Constraints, Write
+from dormouse_gateway.call import UNTRACED, Call, Constraints, RequestTrace, Traces, Write
 from dormouse_gateway.clients import requests
 from dormouse_gateway.clients.keys import Caller, Keyring
 from dormouse_gateway.clients.requests import METHODS, Method
@@ -37,7 +37,6 @@ from dormouse_gateway.model import Endpoint
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
 from dormouse_gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
-from dormouse_gateway.telemetry.tracing import UNTRACED, RequestTrace, Traces
 from dormouse_gateway.workers.channels import Channels
 
 _LOG = logging.getLogger(__name__)

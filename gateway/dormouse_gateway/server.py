@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
+from dormouse_gateway.call import UNTRACED, Traces
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.descriptors import limit, share
@@ -37,7 +38,6 @@ from dormouse_gateway.settings import (
     read_policy,
 )
 from dormouse_gateway.telemetry.metrics import Metrics
-from dormouse_gateway.telemetry.tracing import UNTRACED, Traces
 from dormouse_gateway.workers.channels import Channels
 from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, KubeApi, Resource

@@ -10,10 +10,10 @@ from grpc import aio
 
 from dormouse_api.testing_tickets import ADDRESSES, GATEWAY_SEED
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from dormouse_gateway.call import UNTRACED
 from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway, Ports
 from dormouse_gateway.settings import Settings
-from dormouse_gateway.telemetry.tracing import UNTRACED
 from dormouse_gateway.testing.slices import ControlledKube
 from dormouse_gateway.testing.workers import NAMESPACE, infd, pod, running_workers
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS

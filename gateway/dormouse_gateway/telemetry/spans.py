@@ -22,11 +22,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dormouse_api.tracing import carrier
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.call import Call, Write
+from dormouse_gateway.call import UNTRACED, Call, RequestTrace, Write
 from dormouse_gateway.clients.requests import HTTP_PEER, Method, Request
 from dormouse_gateway.hold.wait import OnHeld, Start
 from dormouse_gateway.model import Endpoint
-from dormouse_gateway.telemetry.tracing import UNTRACED, RequestTrace
 from dormouse_kube.reflector import ObjectKey
 
 _W3C = TraceContextTextMapPropagator()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dormouse_worker.common.sampling import is_plain, needs_logits_only, takes_forced, takes_likeliest
 from dormouse_worker.engine.batch import NewSequence
 from dormouse_worker.engine.grammars import Matcher
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.sampling.native_sampler import Draws, describe_draws
 from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import address_of

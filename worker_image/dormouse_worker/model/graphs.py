@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from dormouse_worker.common.errors import Internal
-from dormouse_worker.model.attention.interface import AttentionPlan, GraphBackend, GraphPlan, Ints
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionPlan, GraphBackend, GraphPlan
 from dormouse_worker.model.input_batch import PackedInput
 
 DENSE_SIZES = (1, 2, 4)

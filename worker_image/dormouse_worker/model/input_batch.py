@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
-from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 
 PROMISED = -1  # a token that was sampled on the device and has not come yet

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import ModelOutput, SampledToken
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import PROMISED, InputBatch, PackedInput
 from dormouse_worker.model.sampling.gather import to_device

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dormouse_worker.engine.batch import Drafts
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 from dormouse_worker.model.sampling.native_sampler import Draws, repeat_draws
 from dormouse_worker.model.sampling.sampling_row import Bits

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.adapters.layout import AdaptedMap
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.sampling.gather import to_device
 
 Segments = list[tuple[int, torch.Tensor]]  # slots that are used, each with its rows

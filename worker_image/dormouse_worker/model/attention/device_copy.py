@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.sampling.gather import on_host_for, to_device
 
 ALIGNMENT_BYTES = 256

@@ -7,14 +7,12 @@ from enum import Enum
 from typing import Protocol, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

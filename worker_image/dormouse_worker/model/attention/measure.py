@@ -14,13 +14,8 @@ import numpy as np
 import torch
 
 from dormouse_worker.common.errors import Internal
-from dormouse_worker.model.attention.interface import (
-    AttentionBackend,
-    AttentionMetadata,
-    AttentionShape,
-    BackendSizes,
-    Ints,
-)
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionMetadata, AttentionShape, BackendSizes
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 

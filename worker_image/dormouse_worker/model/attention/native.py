@@ -10,13 +10,8 @@ import numpy as np
 import torch
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.attention.interface import (
-    AttentionMetadata,
-    AttentionShape,
-    BackendSizes,
-    EagerBackend,
-    Ints,
-)
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionMetadata, AttentionShape, BackendSizes, EagerBackend
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache

@@ -13,12 +13,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from dormouse_worker.model.attention.interface import (
-    AttentionMetadata,
-    BackendSizes,
-    EagerBackend,
-    Ints,
-)
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionMetadata, BackendSizes, EagerBackend
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.model.sampling.gather import to_device

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dormouse_worker.model.attention.interface import AttentionMetadata, Ints
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionMetadata
 
 TILE_ROWS = 64  # rows that a tile of a prefill fills, if the heads divide well
 TILE_BYTES = 1 << 15  # of a tile's queries, which stay in shared memory: 64 KiB of it on the smallest device

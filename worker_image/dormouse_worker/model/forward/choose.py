@@ -14,7 +14,8 @@ import torch
 
 from dormouse_worker.common.ipc import NATIVE
 from dormouse_worker.common.settings import NONE
-from dormouse_worker.model.attention.interface import AttentionBackend, Ints
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
 from dormouse_worker.model.forward.native import NativePath

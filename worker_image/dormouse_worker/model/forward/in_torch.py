@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.adapters.rows import AdapterRows
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan, Ints
+from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput

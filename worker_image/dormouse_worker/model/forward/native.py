@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import AttentionBackend, Ints
+from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder

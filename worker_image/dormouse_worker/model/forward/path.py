@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.scratch import Floats
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from dormouse_worker.model.adapters.store import AdapterStore
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.interface import Ints
 from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors

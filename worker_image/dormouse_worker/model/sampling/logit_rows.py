@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, Drafts
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.scored_rows import ScoredRows

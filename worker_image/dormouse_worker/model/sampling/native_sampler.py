@@ -9,7 +9,7 @@ import numpy as np
 
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.sampling import has_penalties
-from dormouse_worker.model.attention.interface import Ints
+from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.sampling.exact_softmax import factors_of
 from dormouse_worker.model.sampling.gather import float32_factors
 from dormouse_worker.model.scratch import ALIGNMENT_BYTES, Floats, address_of
