@@ -1,4 +1,4 @@
-"""Every reason of a condition and what to do about it: the one list, shown by docs/concepts/lifecycle.md. Pure."""
+"""Every reason of a condition and what to do about it: the one list, shown by docs/reference/conditions.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command's exit code says. The one list: `dormouse --help` and docs/how-to/cli.md show it."""
+"""What a command's exit code says. The one list: `dormouse --help` and docs/reference/cli.md show it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_each_exit_code_is_described_in_help_and_docs(code):
     assert code.meaning
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout
     assert f"{code.value}: {code.meaning}" in shown
-    assert f"| {code.value} | {code.meaning} |" in (ROOT / "docs/how-to/cli.md").read_text()
+    assert f"| {code.value} | {code.meaning} |" in (ROOT / "docs/reference/cli.md").read_text()
 
 
 def test_the_docs_show_each_command():
@@ -53,7 +53,7 @@ def test_the_docs_show_each_command():
 
 
 def test_the_docs_name_each_right():
-    text = (ROOT / "docs/how-to/cli.md").read_text()
+    text = (ROOT / "docs/reference/cli.md").read_text()
     rows = [f"| {right.verb} | {right.resource} | {right.commands} |" for right in checks.RIGHTS]
     assert [row for row in rows if row not in text] == []
 

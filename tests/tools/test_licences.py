@@ -34,7 +34,7 @@ def named(section: str) -> set[str]:
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
     ]
-    return {canonicalize_name(row[0]) for row in rows[1:] if len(row) == 4 and all(row)}
+    return {canonicalize_name(row[0]) for row in rows[1:] if len(row) == 3 and all(row)}
 
 
 @pytest.mark.parametrize("one", PACKAGES, ids=lambda one: one.name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tools import metric_catalogue
 from tools.bootstrap import ROOT
 from tools.charts import differences, write
-from tools.pages import chart, commands, http, licences, programs, protos, resource
+from tools.pages import chart, commands, conditions, http, licences, programs, protos, resource
 
 FOLDER = ROOT / "docs" / "reference"
 
@@ -20,6 +20,7 @@ def pages() -> Mapping[str, str]:
         "chart.md": chart.text(),
         "grpc.md": protos.text(),
         "cli.md": commands.text(),
+        "conditions.md": conditions.text(),
         "programs.md": programs.text(),
         "licences.md": licences.text(),
         "http.md": http.text(),

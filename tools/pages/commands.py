@@ -7,6 +7,7 @@ from typing import Any
 
 import typer.main
 
+from dormouse_cli.checks import RIGHTS
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.main import app
 from tools.pages.tables import code, escaped, page, table
@@ -23,7 +24,10 @@ def text() -> str:
     """Return the page."""
     codes = table(("Code", "Meaning"), ((str(one.value), escaped(one.meaning)) for one in ExitCode))
     parts = [_command(name, command) for name, command in commands().items()]
-    return page("Command line", _INTRODUCTION, *parts, f"## Exit codes\n\n{codes}")
+    rights = table(("Verb", "Resource", "Needed by"), ((one.verb, one.resource, one.commands) for one in RIGHTS))
+    return page(
+        "Command line", _INTRODUCTION, *parts, f"## Exit codes\n\n{codes}", f"## Rights\n\n{_RIGHTS}\n\n{rights}"
+    )
 
 
 def _command(name: str, command: Any) -> str:
@@ -53,5 +57,7 @@ def _help(parameter: Any) -> str:
     return f"{parameter.help or ''}{f' Variable: {variable}.' if variable else ''}"
 
 
-_INTRODUCTION = """`dormouse`, installed as `kubectl-dormouse`, too. What the commands are for, with their output,
-stands in [Use the command line](../how-to/cli.md)."""
+_INTRODUCTION = """`dormouse` is also installed as `kubectl-dormouse`.
+[Use the command line](../how-to/cli.md) shows what the commands are for."""
+_RIGHTS = """An error names the missing right; `dormouse doctor` lists all of them. Other kinds (namespaces, nodes,
+Deployments, leases, events) are read where you may."""

@@ -77,6 +77,6 @@ def test_each_failure_of_a_worker_has_a_remedy():
 
 
 def test_the_docs_list_each_reason_with_its_remedy():
-    text = (ROOT / "docs/concepts/lifecycle.md").read_text()
+    text = (ROOT / "docs/reference/conditions.md").read_text()
     missing = [reason for reason, remedy in REMEDIES.items() if f"| `{reason}` | {remedy} |" not in text]
     assert missing == []
