@@ -10,6 +10,7 @@ KIND = "InferenceDeployment"
 PLURAL = "inferencedeployments"
 POOL_KIND = "GpuPool"
 POOL_PLURAL = "gpupools"
+ADAPTER_KIND = "InferenceAdapter"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection

@@ -1,5 +1,7 @@
 """Which deployment answers to a short model name that several want. Pure: operator and gateways decide by this alone.
 
+Gateways tell adapters of one name apart by it, too, with adapters in the place of deployments.
+
 A name stays with its holder. When that is gone, or takes another name, those of its own namespace may have the name at
 once, the others only after a grace: what is said to a name by clients who do not know better must not end at another
 team's model because somebody deleted something for a minute. Of several that may have it, the oldest does.

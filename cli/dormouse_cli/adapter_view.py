@@ -1,18 +1,19 @@
-"""What people ask of adapters: those of a deployment's status, read once into values, and as lines of text. Pure.
+"""What people ask of adapters: of deployments' statuses and of InferenceAdapters, as values and lines of text. Pure.
 
 Every field may be missing: an operator that is older or newer than this command line writes another status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from dormouse_cli.lines import Line, size
 from dormouse_cli.view import Raw
 
 _UNSEEN = "Unseen"  # the operator has not told of it yet
-_BAD = frozenset({"Failed", _UNSEEN})
+_BAD = frozenset({"Failed", "Refused", _UNSEEN})
+_OWN_WORD = frozenset({"Refused", _UNSEEN})
 _DIGEST_CHARS = 12
 
 
@@ -32,6 +33,20 @@ class AdapterView:
     loaded: int  # replicas that serve it
     replicas: int  # that serve the base
     is_pinned: bool
+    resource: str  # the InferenceAdapter that asks for it; "" = the deployment's spec does
+
+
+Key = tuple[str, str]  # namespace and name of a deployment
+
+
+def read_all(deployments: Iterable[Raw], offers: Iterable[Raw]) -> dict[Key, list[AdapterView]]:
+    """Return the adapters of each deployment, and of bases that InferenceAdapters name and that are not there."""
+    found = {(raw["metadata"]["namespace"], raw["metadata"]["name"]): read_adapters(raw) for raw in deployments}
+    for raw in offers:
+        view = _read_offer(raw)
+        if view.state in _OWN_WORD:  # what else there is to say, its base says
+            found.setdefault((view.namespace, view.deployment), []).append(view)
+    return found
 
 
 def read_adapters(raw: Raw) -> list[AdapterView]:
@@ -41,6 +56,21 @@ def read_adapters(raw: Raw) -> list[AdapterView]:
     wanted = {str(each.get("name") or ""): each for each in spec.get("adapters") or ()}
     whose = metadata["namespace"], metadata["name"]
     return [_read(*whose, name, wanted.get(name) or {}, told.get(name) or {}) for name in sorted({*wanted, *told})]
+
+
+def _read_offer(raw: Raw) -> AdapterView:
+    """Return an InferenceAdapter as its own status tells of it."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    name = str(spec.get("name") or metadata["name"])
+    told = {**status, "resource": metadata["name"], "message": _why(status)} if status else {}
+    view = _read(metadata["namespace"], str(spec.get("base") or ""), name, spec, told)
+    return replace(view, resource=metadata["name"])
+
+
+def _why(status: Raw) -> str:
+    return next(
+        (str(one.get("message") or "") for one in status.get("conditions") or () if one["type"] == "Resolved"), ""
+    )
 
 
 def _read(namespace: str, deployment: str, name: str, wanted: Raw, told: Raw) -> AdapterView:
@@ -57,6 +87,7 @@ def _read(namespace: str, deployment: str, name: str, wanted: Raw, told: Raw) ->
         loaded=int(told.get("loadedReplicas") or 0),
         replicas=int(told.get("replicas") or 0),
         is_pinned=bool(wanted.get("pin")),
+        resource=str(told.get("resource") or ""),
     )
 
 
@@ -78,5 +109,6 @@ def _words(view: AdapterView) -> str:
         "pinned" if view.is_pinned else "",
         f"sha256 {view.digest[:_DIGEST_CHARS]}" if view.digest else "",
         view.uri,
+        f"by InferenceAdapter {view.resource}" if view.resource else "",
     ]
     return ", ".join(part for part in parts if part)

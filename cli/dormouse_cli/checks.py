@@ -16,7 +16,7 @@ from dormouse_cli.view import DeploymentView
 Raw = Mapping[str, Any]
 OLDEST_KUBERNETES = (1, 29)  # Chart.yaml's kubeVersion
 _MANY_RESTARTS = 3
-_ADAPTER_REMEDY = "mend its files, which are tried again every 30 s, or take it out of spec.adapters"
+_ADAPTER_REMEDY = "mend its files, which are tried again every 30 s, or remove it"
 _NOBODY_LOOKED = "no operator has looked at it"
 _WATCHED = "check that an operator runs and watches this namespace (watch.namespaces of the chart)"
 
@@ -62,6 +62,7 @@ RIGHTS = (
     Right("update", "inferencedeployments", _OURS, "rollback"),
     Right("list", "gpupools", _OURS, "pool, doctor, report"),
     Right("get", "gpupools", _OURS, "pool NAME, status of members"),
+    Right("list", "inferenceadapters", _OURS, "adapters, doctor, report"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
     Right("get", "pods/proxy", "", "top"),
@@ -162,9 +163,12 @@ def _deployment(view: DeploymentView) -> Iterator[Finding]:
 def adapters(views: Sequence[AdapterView]) -> Iterator[Finding]:
     """Judge the adapters of a deployment: of those that are where they should be nothing is said."""
     for view in views:
+        about = f"{view.namespace}/{view.deployment}"
         if view.state == "Failed":
-            about = f"{view.namespace}/{view.deployment}"
             yield Finding(Level.WARN, about, f"the adapter {view.name}: {view.message}", _ADAPTER_REMEDY)
+        elif view.state == "Refused":
+            words = f"InferenceAdapter {view.resource} is not served: {view.message}"
+            yield Finding(Level.WARN, about, words, "do what the message says, or delete it")
 
 
 def pool(view: PoolView) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from dormouse_cli import checks, find
-from dormouse_cli.adapter_view import read_adapters
+from dormouse_cli.adapter_view import read_all
 from dormouse_cli.checks import Finding, Level
 from dormouse_cli.cluster import DEPLOYMENTS, NODES, Cluster, explain
 from dormouse_cli.errors import CommandFailed
@@ -17,6 +17,7 @@ from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.options import Form
 from dormouse_cli.pool_view import read_pool
 from dormouse_cli.session import Session
+from dormouse_cli.show import offered
 from dormouse_cli.versions import own_version
 from dormouse_cli.view import read
 from dormouse_kube.api import GPU_POOLS, LEASES, Kind, Resource
@@ -54,8 +55,10 @@ async def look(session: Session, namespace: str | None) -> list[Finding]:
     pods, trouble = await _tried(find.worker_pods(cluster, namespace), "worker pods")
     findings += trouble
     views = [(read(raw, pods or ()), raw) for raw in found or ()]
-    for view, raw in views:
-        findings += [*checks.deployment(view), *checks.adapters(read_adapters(raw))]
+    for view, _ in views:
+        findings += checks.deployment(view)
+    for some in read_all(found or (), await offered(cluster, namespace)).values():
+        findings += checks.adapters(some)
     findings += await _pools(cluster, namespace)
     nodes, trouble = await _tried(_all(cluster, NODES), "nodes")
     return findings + trouble + (list(checks.capacity(views, nodes)) if nodes is not None else [])

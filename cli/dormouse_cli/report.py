@@ -18,10 +18,19 @@ from dormouse_cli.errors import CommandFailed
 from dormouse_cli.redact import Redactor
 from dormouse_cli.session import Session
 from dormouse_cli.versions import own_version
-from dormouse_kube.api import EVENTS, GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, SERVICES, Kind, Resource
+from dormouse_kube.api import (
+    EVENTS,
+    GPU_POOLS,
+    INFERENCE_ADAPTERS,
+    INFERENCE_DEPLOYMENTS,
+    PODS,
+    SERVICES,
+    Kind,
+    Resource,
+)
 from dormouse_kube.errors import KubeError
 
-_KINDS = (INFERENCE_DEPLOYMENTS, GPU_POOLS, PODS, SERVICES, EVENTS, DEPLOYMENTS)
+_KINDS = (INFERENCE_DEPLOYMENTS, GPU_POOLS, INFERENCE_ADAPTERS, PODS, SERVICES, EVENTS, DEPLOYMENTS)
 
 
 async def write(session: Session, file: Path, *, tail_lines: int) -> None:

@@ -8,14 +8,15 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dormouse_cli import find
-from dormouse_cli.adapter_view import adapter_lines, read_adapters
+from dormouse_cli.adapter_view import adapter_lines, read_all
+from dormouse_cli.cluster import Cluster
 from dormouse_cli.lines import tree
 from dormouse_cli.options import Form
 from dormouse_cli.pool_lines import pool_tree, summary
 from dormouse_cli.pool_view import PoolView, read_pool, told_of
 from dormouse_cli.session import Session
 from dormouse_cli.view import NOTHING_TOLD, DeploymentView, PoolTold, pool_of, read
-from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, Resource
+from dormouse_kube.api import GPU_POOLS, INFERENCE_ADAPTERS, INFERENCE_DEPLOYMENTS, Resource
 from dormouse_kube.errors import Forbidden, NotFound
 
 
@@ -73,7 +74,8 @@ async def adapters(session: Session, *, name: str | None, all_namespaces: bool, 
     """Show the adapters of one deployment, or of those of the namespace or of all that have some."""
     namespace = None if all_namespaces else session.namespace
     found = await find.matching(session.cluster, INFERENCE_DEPLOYMENTS, namespace, name)
-    views = {(raw["metadata"]["namespace"], raw["metadata"]["name"]): read_adapters(raw) for raw in found}
+    offers = [raw for raw in await offered(session.cluster, namespace) if name in {None, raw["spec"]["base"]}]
+    views = read_all(found, offers)
     if form is not Form.TEXT:
         session.screen.structured([asdict(view) for some in views.values() for view in some], form)
         return
@@ -82,6 +84,13 @@ async def adapters(session: Session, *, name: str | None, all_namespaces: bool, 
         session.screen.remark(f"there is no adapter {f'of {name} ' if name else ''}{_where(namespace)}")
     for key, some in having.items():
         session.screen.tree(adapter_lines(*key, some))
+
+
+async def offered(cluster: Cluster, namespace: str | None) -> Sequence[Resource]:
+    """Return the InferenceAdapters; none where the cluster does not know the kind, or they may not be seen."""
+    with suppress(Forbidden, NotFound):
+        return (await cluster.list(INFERENCE_ADAPTERS, namespace)).items
+    return ()
 
 
 def _where(namespace: str | None) -> str:

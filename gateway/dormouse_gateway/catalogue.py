@@ -1,14 +1,17 @@
-"""Which deployment a model name means. Owns the known deployments; knows nothing of pods and of the wire.
+"""Which deployment, or adapter, a model name means. Owns the known deployments; knows nothing of pods and of the wire.
 
 A deployment always answers to namespace/name. It may also answer to its model name, its short one (`short_names`): a
 caller's own deployments go first, then who holds the name in the cluster. A model name that spells another deployment's
 namespace/name loses against that, and means nothing while that one is gone (`short_names` knows where there were any).
+
+An adapter answers to MODEL:ADAPTER, and where no model may have it to its own name: by the same rules, among adapters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dormouse_api.short_names import ShortNames
 from dormouse_gateway.model import Deployment, Meant
@@ -22,13 +25,26 @@ def nobodys(_deployment: Deployment) -> bool:
     return False
 
 
+class _AdapterKey(NamedTuple):
+    """An adapter of a deployment."""
+
+    namespace: str
+    deployment: str
+    adapter: str
+
+    @property
+    def base(self) -> ObjectKey:
+        """Return the deployment."""
+        return ObjectKey(self.namespace, self.deployment)
+
+
 @dataclass(slots=True)
 class Catalogue:
     """The known deployments, by key and by name."""
 
     short: ShortNames[ObjectKey] = field(default_factory=ShortNames)
+    of_adapters: ShortNames[_AdapterKey] = field(default_factory=ShortNames)
     _deployments: dict[ObjectKey, Deployment] = field(default_factory=dict)
-    _having: dict[str, set[ObjectKey]] = field(default_factory=dict)  # by the name of an adapter
 
     def __repr__(self) -> str:
         """Show every name under which something answers, and what it means."""
@@ -41,10 +57,10 @@ class Catalogue:
 
     def put(self, deployment: Deployment) -> None:
         """Add the deployment, or replace the one with the same key."""
-        self._forget_adapters(deployment.key)
+        self._forget_adapters(deployment.key, but=deployment.adapters)
         self._deployments[deployment.key] = deployment
-        for name in deployment.adapters:
-            self._having.setdefault(name, set()).add(deployment.key)
+        for name, since in deployment.adapters.items():
+            self.of_adapters.put(_AdapterKey(*deployment.key, name), name, since)
         self.short.put(deployment.key, deployment.model_name, deployment.created, said=deployment.name_said)
 
     def remove(self, key: ObjectKey) -> None:
@@ -70,20 +86,18 @@ class Catalogue:
     def find_adapter(self, name: str, is_own: IsOwn = nobodys) -> Meant | None:
         """Return the adapter that this caller means by ADAPTER or MODEL:ADAPTER, None if he means none.
 
-        Of several deployments that have an adapter of this name his own go first, then the oldest. Alone it is a short
-        name: what `short` keeps from him, or for another model, it does not mean.
+        Of several adapters of this name his own go first, then the one that had it first. Alone it is a short name:
+        what `short` keeps from him, or for another model, it does not mean.
         """
         for end in (index for index, letter in enumerate(name) if letter == ":"):
             base, adapter = self.find(name[:end], is_own), name[end + 1 :]
             if base and adapter in base.adapters:
                 return Meant(base, adapter)
-        having = [
-            one
-            for one in map(self._deployments.__getitem__, self._having.get(name, ()))
-            if self.short.may_lend(name, one.key.namespace, is_own=is_own(one))
-        ]
-        first = min(having, key=lambda one: (not is_own(one), one.created, one.key), default=None)
-        return Meant(first, name) if first else None
+        own = self.of_adapters.own(name, lambda key: is_own(self._deployments[key.base]))
+        key = own or self.of_adapters.holder(name)
+        if key is None or not self.short.may_lend(name, key.namespace, is_own=own is not None):
+            return None
+        return Meant(self._deployments[key.base], name)
 
     def shortest_adapter(self, meant: Meant, is_own: IsOwn = nobodys) -> str:
         """Return the adapter's own name if this caller means it by that, else MODEL:ADAPTER."""
@@ -92,13 +106,13 @@ class Catalogue:
             return meant.adapter
         return f"{self.shortest(meant.deployment, is_own)}:{meant.adapter}"
 
-    def _forget_adapters(self, key: ObjectKey) -> None:
-        """Forget which adapters the deployment has, before it changes or goes."""
+    def _forget_adapters(self, key: ObjectKey, *, but: Container[str] = ()) -> None:
+        """Forget adapters of the deployment, before it changes or goes, but for those that it keeps."""
         former = self._deployments.get(key)
-        for name in set(former.adapters) if former else ():
-            self._having[name].discard(key)
-            if not self._having[name]:
-                del self._having[name]
+        for name in former.adapters if former else ():
+            if name not in but:
+                self.of_adapters.remove(_AdapterKey(*key, name))
+        self.of_adapters.freed()  # as with models
 
     def names(self) -> list[str]:
         """Return one name per deployment, sorted: the short one where it holds it."""

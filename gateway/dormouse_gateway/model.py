@@ -40,7 +40,8 @@ class Deployment:
     name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
-    adapters: tuple[str, ...] = ()  # names of the LoRA adapters that its workers serve beside the base
+    # names of the LoRA adapters that its workers serve beside the base, and since when (RFC 3339) each has been there
+    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def full_name(self) -> str:
@@ -117,7 +118,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
         sleep_level=int(level[1]) if level else 0,
-        adapters=_adapters(spec, status),
+        adapters=_adapters(obj),
     )
 
 
@@ -152,11 +153,13 @@ def _own_pods(status: Mapping[str, Any]) -> Mapping[str, str] | None:
     return None if is_older else {pod["uid"]: pod.get("revision") or "" for pod in status.get("pods") or ()}
 
 
-def _adapters(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
+def _adapters(obj: Resource) -> Mapping[str, str]:
     """Return the adapters that may be asked for: those of which every worker that serves has heard."""
+    spec, status, created = obj["spec"], obj.get("status") or {}, obj["metadata"]["creationTimestamp"]
     if not status.get("phase"):  # no operator decides: see `standalone`
-        return tuple(each["name"] for each in spec.get("adapters") or ())
-    return tuple(each["name"] for each in status.get("adapters") or () if each.get("state") != _ANNOUNCING)
+        return {each["name"]: created for each in spec.get("adapters") or ()}
+    told = (each for each in status.get("adapters") or () if each.get("state") != _ANNOUNCING)
+    return {each["name"]: each.get("since") or created for each in told}
 
 
 def _culprit(conditions: Any) -> Mapping[str, Any]:

@@ -88,7 +88,7 @@ class Router:
 
         Which short names there are is set by `names`.
         """
-        self.catalogue = Catalogue(ShortNames(names, clock))
+        self.catalogue = Catalogue(ShortNames(names, clock), ShortNames(names, clock))
         self.pool = EndpointPool(policy or PrefixAffinity(), clock)
         self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed

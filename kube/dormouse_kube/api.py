@@ -34,6 +34,7 @@ RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
 INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
 GPU_POOLS = Kind("inference.dormouse.dev/v1alpha1", "GpuPool", "gpupools")
+INFERENCE_ADAPTERS = Kind("inference.dormouse.dev/v1alpha1", "InferenceAdapter", "inferenceadapters")
 
 
 @dataclass(frozen=True, slots=True)

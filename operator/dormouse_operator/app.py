@@ -23,11 +23,12 @@ from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Writer
+from dormouse_operator.adapter_reconcile import AdapterReconciler
 from dormouse_operator.certificates.identities import Identities
 from dormouse_operator.decide.release import Release
 from dormouse_operator.derived_settings import certificate_settings, release_of, worker_defaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import AnyKey, Key, PoolKey
+from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
 from dormouse_operator.model.pools import Replica
 from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
 from dormouse_operator.observe.adapters import AdapterBook
@@ -114,7 +115,7 @@ class App:
         self._acts = False
         self._clock = asyncio.get_running_loop().time
         self._now = now
-        self.cache = Cache(claims=Claims(settings.names), on_members=self._mark)
+        self.cache = Cache(claims=Claims(settings.names), on_members=self._mark, on_adapters=self._mark)
         self.worklist = Worklist(
             self._reconcile,
             clock=self._clock,
@@ -131,6 +132,7 @@ class App:
         hands = _Hands(kube, workers, Writer(kube, self.cache, candidate), release_of(settings, seeds))
         self.reconciler = self._make_reconciler(hands, seeds)
         self.pools = self._make_pools(hands)
+        self.adapters = AdapterReconciler(hands.writer, self.cache, clock=now, reporter=settings.pod_name)
         self._follow(tls)
 
     def _make_reconciler(self, hands: _Hands, seeds: Seeds) -> Reconciler:
@@ -242,7 +244,7 @@ class App:
         workers are followed at a time.
         """
         if self._acts:
-            is_known = isinstance(key, PoolKey) or key in self.reconciler.seen
+            is_known = not isinstance(key, Key) or key in self.reconciler.seen
             self.worklist.mark(key) if is_known else self.worklist.sweep([key])
 
     def _order_ended(self, pool: PoolKey, replica: Replica, after_s: float) -> None:
@@ -267,11 +269,13 @@ class App:
         with logs.log_object(str(key)):
             if isinstance(key, PoolKey):
                 return await self.pools.reconcile(key)
+            if isinstance(key, AdaptersKey):
+                return await self.adapters.reconcile(key)
             return await self.reconciler.reconcile(key)
 
     async def _resync(self) -> None:
         """Mark, now and then, what was missed, and give back the memory that what came before has left."""
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
-            self.worklist.sweep(find_unseen(self.cache, [self.reconciler.seen, self.pools.seen]))
+            self.worklist.sweep(find_unseen(self.cache, [self.reconciler.seen, self.pools.seen, self.adapters.seen]))
             await asyncio.to_thread(memory.trim)

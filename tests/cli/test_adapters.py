@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dormouse_cli.adapter_view import read_adapters
+from dormouse_kube.api import INFERENCE_ADAPTERS
 from tests.cli import kit
 
 SQL = {"name": "sql", "uri": "pvc://loras/sql", "pin": True}
@@ -52,6 +53,40 @@ def test_programs_get_every_field(dormouse):
     assert (sql["digest"], sql["slot_bytes"], sql["is_pinned"], sql["deployment"]) == ("ab" * 32, 3 << 20, True, "tiny")
 
 
+def an_offer(name, state="Refused", base="tiny", namespace="default"):
+    condition = {"type": "Resolved", "status": "False", "reason": "NoAdapterPlace", "message": "tiny has 2 adapters"}
+    status = {"state": state, "name": name, "conditions": [condition]} if state else {}
+    metadata = {"name": name, "namespace": namespace}
+    return {"metadata": metadata, "spec": {"base": base, "uri": f"pvc://loras/{name}"}, "status": status}
+
+
+def with_offers(fake, *offers):
+    for offer in offers:
+        fake.put(INFERENCE_ADAPTERS, offer)
+    return fake
+
+
+def test_what_a_base_refuses_and_what_has_no_base_is_shown_beside_the_others(dormouse):
+    offers = an_offer("hr-2"), an_offer("sql", state="Loaded"), an_offer("lost", state="", base="gone")
+    shown = dormouse(with_offers(kit.cluster(adapted()), *offers), "adapters").stdout.splitlines()
+    assert shown[0] == "default/tiny  3 adapters"
+    assert shown[4:] == [
+        "  hr-2  Refused, 0/0 loaded, pvc://loras/hr-2, by InferenceAdapter hr-2",
+        "    tiny has 2 adapters",
+        "default/gone  1 adapter",
+        "  lost  Unseen, 0/0 loaded, pvc://loras/lost, by InferenceAdapter lost",
+        "    the operator has not looked yet",
+    ]
+
+
+def test_doctor_tells_of_an_inferenceadapter_that_is_refused(dormouse):
+    shown = json.loads(
+        dormouse(with_offers(kit.cluster(adapted(told=[])), an_offer("hr-2")), "doctor", "-o", "json").stdout
+    )
+    (found,) = [one for one in shown if "InferenceAdapter" in one["words"]]
+    assert found["words"] == "InferenceAdapter hr-2 is not served: tiny has 2 adapters"
+
+
 def test_where_there_is_none_a_remark_says_so(dormouse):
     fake = kit.cluster(kit.deployment("plain"))
     assert "there is no adapter in the namespace default" in dormouse(fake, "adapters").stderr
@@ -68,4 +103,4 @@ def test_doctor_tells_of_an_adapter_that_is_missing(dormouse):
     shown = json.loads(dormouse(kit.cluster(adapted()), "doctor", "-o", "json").stdout)
     (found,) = [one for one in shown if "adapter" in one["words"]]
     assert (found["about"], found["words"]) == ("default/tiny", "the adapter hr: a: no such directory")
-    assert "spec.adapters" in found["remedy"]
+    assert "mend its files" in found["remedy"]

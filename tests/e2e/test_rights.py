@@ -60,6 +60,18 @@ def shrink_a_pool(cluster, namespace, eventually):
     eventually(lambda: not claims())
 
 
+def refuse_an_adapter(cluster, namespace, eventually):
+    """Let an InferenceAdapter name a base that is not there, which its status says."""
+    manifest = {
+        "apiVersion": "inference.dormouse.dev/v1alpha1",
+        "kind": "InferenceAdapter",
+        "metadata": {"name": "lost"},
+    }
+    cluster.apply({**manifest, "spec": {"base": "nobody", "uri": "file:///nothing"}}, namespace)
+    eventually(lambda: cluster.get("infa", "lost", namespace).get("status", {}).get("state") == "Refused")
+    cluster.kubectl("delete", "infa", "lost", "-n", namespace)
+
+
 def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deployments, cluster, release, eventually):
     audit_log = cache_root() / "localkube" / "log" / "audit.log"
     if not cluster.local:
@@ -75,6 +87,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete')
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
     shrink_a_pool(cluster, deployments.namespace, eventually)
+    refuse_an_adapter(cluster, deployments.namespace, eventually)
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

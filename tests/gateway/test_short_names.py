@@ -182,3 +182,18 @@ def test_the_name_of_a_model_that_is_gone_goes_to_no_adapter_of_another_namespac
     world.delete("a")
     assert world.meant(name) is NOT_FOUND
     assert world.meant(f"thief/x:{name}") == "thief/x"
+
+
+def test_a_young_adapter_of_an_old_deployment_takes_no_name_and_has_it_after_a_grace_when_its_holder_goes():
+    world = World()
+    held, taken = ([{"name": "sql", "since": f"2026-02-0{day}T00:00:00Z"}] for day in (1, 2))
+    world.put("b", "2026-01-02T00:00:00Z", {"phase": "Active", "adapters": held})
+    world.put("a", "2026-01-01T00:00:00Z", {"phase": "Active", "adapters": taken})
+    assert (world.meant("sql"), world.meant("sql", bound_to("a/*"))) == ("b/x", "a/x")
+    world.put("b", "2026-01-02T00:00:00Z", {"phase": "Active"})
+    assert world.meant("sql") is NOT_FOUND, "what clients say to a name does not end at another team's adapter at once"
+    world.put("b", "2026-01-02T00:00:00Z", {"phase": "Active", "adapters": held})
+    assert world.meant("sql") == "b/x"
+    world.delete("b")
+    world.now_s += 601
+    assert world.meant("sql") == "a/x"

@@ -11,7 +11,7 @@ from tests.install.conftest import MODEL, RESOURCES, Installed, gateway
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CRDS = ["crd/inferencedeployments.inference.dormouse.dev", "crd/gpupools.inference.dormouse.dev"]
+CRDS = [f"crd/{plural}.inference.dormouse.dev" for plural in ("inferencedeployments", "gpupools", "inferenceadapters")]
 GREEDY = [5, 6, 7]
 
 

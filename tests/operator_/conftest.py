@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dormouse_api.names import READINESS_GATE
-from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import EVENTS, INFERENCE_ADAPTERS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.act.execute import Executor
@@ -16,13 +16,14 @@ from dormouse_operator.act.host_memory import HostMemoryBook
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.writes import Writer
+from dormouse_operator.adapter_reconcile import AdapterReconciler
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.seals import Seals
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import Arrows, Key, WorkerState
+from dormouse_operator.model import AdaptersKey, Arrows, Key, WorkerState
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.observer import Observer
@@ -123,6 +124,7 @@ class Rig:
             places=Places(self.cache),
             seals=Seals(self.seeds),
         )
+        self.adapters = AdapterReconciler(writer, self.cache, clock=self.clock, reporter="me")
         self.told = Told()
         self.scaler = Scaler(
             self.kube,
@@ -153,6 +155,21 @@ class Rig:
             metadata = {"namespace": self.key.namespace, "name": self.key.name}
             self.kube.put(INFERENCE_DEPLOYMENTS, {"metadata": metadata, "spec": body})
 
+    def offer(self, name: str, uri: str, /, *, base: str = "tiny", **spec: Any) -> None:
+        """Create an InferenceAdapter, a second after the last, or change its spec."""
+        body = {"base": base, "uri": uri, **spec}
+        if self.kube.peek(INFERENCE_ADAPTERS, self.key.namespace, name):
+            self.kube.edit(INFERENCE_ADAPTERS, self.key.namespace, name, lambda obj: obj["spec"].update(body))
+        else:
+            self.clock.step(1)
+            metadata = {"namespace": self.key.namespace, "name": name}
+            self.kube.put(INFERENCE_ADAPTERS, {"metadata": metadata, "spec": body})
+
+    def offered(self, name: str) -> dict[str, Any]:
+        """Return the status of an InferenceAdapter."""
+        obj = self.kube.peek(INFERENCE_ADAPTERS, self.key.namespace, name)
+        return (obj or {}).get("status", {})
+
     async def reconcile(self) -> float | None:
         """Make one pass once the cache knows everything; a failed one is remembered and comes again."""
         self.pump.pump()
@@ -162,6 +179,7 @@ class Rig:
         """Make one pass over what the cache knew before, a second or more after the last one."""
         self.seconds += self.pause_s
         try:
+            await self.adapters.reconcile(AdaptersKey(*self.key))
             return await self.reconciler.reconcile(self.key)
         except (PassFailed, KubeError) as error:
             self.errors.append(error)

@@ -20,7 +20,7 @@ import yaml
 
 from dormouse_cli.main import app
 from dormouse_gateway.__main__ import command_line as gateway_flags
-from dormouse_operator.parse import parse_deployment, parse_pool
+from dormouse_operator.parse import parse_deployment, parse_offer, parse_pool
 from dormouse_worker.front.flags.settings import command_line as worker_flags
 from tests.tools.documents import Block, Command, blocks, commands
 from tools.bootstrap import ROOT
@@ -149,13 +149,15 @@ def test_an_example_s_deployment_has_only_fields_that_there_are(path):
 
 
 def check_deployment(document: dict[str, Any]) -> None:
-    """Hold a deployment, a pool, or a part of a spec, to the schema; a whole one is read as the operator does."""
-    is_pool = document.get("kind") == "GpuPool"
-    known = resource.schema("gpupools" if is_pool else "inferencedeployments")["properties"]["spec"]
+    """Hold an object of ours, or a part of a spec, to the schema; a whole one is read as the operator does."""
+    kind = document.get("kind", "InferenceDeployment")
+    known = resource.schema(f"{kind.lower()}s")["properties"]["spec"]
     assert unknown(document["spec"], known, "spec") == []
     metadata = {"namespace": "team", "name": "a", "uid": "u", **document.get("metadata", {})}
-    if is_pool:
+    if kind == "GpuPool":
         parse_pool({**document, "metadata": metadata})
+    elif kind == "InferenceAdapter":
+        assert parse_offer({**document, "metadata": {**metadata, "resourceVersion": "1"}}).fault == ""
     elif "model" in document["spec"]:
         parse_deployment({**document, "metadata": metadata})
 

@@ -50,7 +50,7 @@ def test_every_rpc_message_field_and_value_has_a_comment():
 
 
 def test_every_field_of_the_resource_and_every_value_of_the_chart_is_described():
-    for plural in ("inferencedeployments", "gpupools"):
+    for plural in ("inferencedeployments", "gpupools", "inferenceadapters"):
         assert [one.path for one in resource.all_fields(plural) if len(one.description) < LEAST] == []
     assert [one.path for one in chart.all_values() if len(one.description) < LEAST] == []
 
@@ -59,6 +59,7 @@ def test_every_field_and_value_stands_in_its_page():
     pages = {
         "inferencedeployment.md": resource.all_fields("inferencedeployments"),
         "gpupool.md": resource.all_fields("gpupools"),
+        "inferenceadapter.md": resource.all_fields("inferenceadapters"),
         "chart.md": chart.all_values(),
     }
     for page, listed in pages.items():

@@ -31,7 +31,9 @@ def all_fields(plural: str) -> list[Field]:
 def pages() -> dict[str, str]:
     """Return file name → text of the page of each resource."""
     deployments = _text("inferencedeployments", "InferenceDeployment", _DEPLOYMENTS)
-    return {"inferencedeployment.md": deployments, "gpupool.md": _text("gpupools", "GpuPool", _POOLS)}
+    adapters = _text("inferenceadapters", "InferenceAdapter", _ADAPTERS)
+    pools = _text("gpupools", "GpuPool", _POOLS)
+    return {"inferencedeployment.md": deployments, "gpupool.md": pools, "inferenceadapter.md": adapters}
 
 
 def _text(plural: str, kind: str, introduction: str) -> str:
@@ -88,3 +90,5 @@ infd.spec`. A field that is not here is an error. How the fields play together s
 [The life of a deployment](../concepts/lifecycle.md) and [Place pods and models](../how-to/placement.md)."""
 _POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. The same text is told by `kubectl explain
 gpool.spec`. A field that is not here is an error."""
+_ADAPTERS = """`inference.dormouse.dev/v1alpha1`, short name `infa`. The same text is told by `kubectl explain
+infa.spec`. A field that is not here is an error. [Adapters](../concepts/adapters.md) has the rest."""

@@ -17,6 +17,7 @@ from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import EventRecord
 from dormouse_operator.model import AWAKE, Pod, Worker, WorkerState
 from dormouse_operator.model.adapters import Adapter, HeldAdapter, RecordedAdapter
+from dormouse_operator.parse import format_time
 
 _MAX_MESSAGE = 1024
 _MOST_NEWS = 8  # Events of one pass: each is a write
@@ -83,6 +84,8 @@ def _write(situation: Situation, adapter: Adapter, known: RecordedAdapter | None
         "rank": having[0].rank if having else (kept.rank if kept else 0),
         "slotBytes": having[0].slot_bytes if having else (kept.slot_bytes if kept else 0),
         "message": message[:_MAX_MESSAGE],
+        "since": (known.since if known else "") or format_time(situation.now),
+        "resource": adapter.resource,
     }
     counts = {"loadedReplicas": len(having), "replicas": len(looks)}
     return {key: value for key, value in written.items() if value} | counts

@@ -9,7 +9,7 @@ from dormouse_operator.parse.adapters import ADAPTERS_ROOT
 
 def adapter_claims(deployment: Deployment) -> list[str]:
     """Return the claims, each once. Another one takes other pods; another adapter in one of them does not."""
-    return sorted({each.claim for each in deployment.adapters if each.claim})
+    return sorted({*deployment.adapter_claims, *(each.claim for each in deployment.adapters if each.claim)})
 
 
 def adapter_volumes(deployment: Deployment) -> list[Manifest]:

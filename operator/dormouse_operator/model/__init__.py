@@ -33,6 +33,7 @@ from dormouse_operator.model.running import (
     WorkerState,
 )
 from dormouse_operator.model.wanted import (
+    AdaptersKey,
     AnyKey,
     Deployment,
     DesiredState,
@@ -65,6 +66,7 @@ __all__ = [
     "Activity",
     "Actuation",
     "ActuationPath",
+    "AdaptersKey",
     "AnyKey",
     "Arrows",
     "Child",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 HeldState = Literal["PENDING", "LOADED", "FAILED"]
 
@@ -18,6 +19,7 @@ class Adapter:
     claim: str = ""  # the PersistentVolumeClaim that holds it; "" = the container does
     digest: str = ""  # what it has to be; "" = what lies there when it is loaded first
     is_pinned: bool = False
+    resource: str = ""  # the InferenceAdapter that asks for it; "" = the deployment's own spec does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +45,22 @@ class RecordedAdapter:
     digest: str = ""  # "" = it was never loaded
     rank: int = 0
     slot_bytes: int = 0
+    message: str = ""  # why it is no further
+    loaded_replicas: int = 0
+    replicas: int = 0
+    since: str = ""  # RFC 3339: from when on the base has had an adapter of this name; "" = it was not written
+    resource: str = ""  # the InferenceAdapter that asked for it; "" = the spec did
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedAdapter:
+    """An InferenceAdapter: what somebody wants a base to serve, and the status that the operator wrote last."""
+
+    resource: str  # its name, in the namespace of the base
+    uid: str
+    created: str  # RFC 3339 in UTC: sorts by time
+    generation: int
+    resource_version: str
+    wanted: Adapter | None  # None: it cannot be read
+    fault: str = ""  # why it cannot
+    raw: Mapping[str, Any] = field(default_factory=dict)  # its status

@@ -11,6 +11,7 @@ from dormouse_operator.model.recorded import RecordedStatus
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 SleepLevel = Literal[1, 2, 3]
+MOST_ADAPTERS: Final = 1024  # of a deployment, as the status lists them
 STANDBY_LEVEL: Final = 3  # the deepest: no engine process, nothing on the device
 
 
@@ -37,7 +38,19 @@ class PoolKey(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-AnyKey = Key | PoolKey  # of what is watched, looked at and decided about
+class AdaptersKey(NamedTuple):
+    """The InferenceAdapters that name one base, which need not be there. It equals no other key."""
+
+    namespace: str
+    name: str  # of the base
+    kind: Literal["InferenceAdapter"] = "InferenceAdapter"
+
+    def __str__(self) -> str:
+        """Return whose they are."""
+        return f"{self.kind}s of {self.namespace}/{self.name}"
+
+
+AnyKey = Key | PoolKey | AdaptersKey  # of what is watched, looked at and decided about
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,16 @@ class Engine:
     max_cpu_loras: int | None = None
     kv_store: KvStore | None = None
 
+    @property
+    def adapter_slots(self) -> int:
+        """Return how many adapters lie on the device at most."""
+        return self.max_loras or 1  # as the worker's settings say
+
+    @property
+    def adapter_places(self) -> int:
+        """Return how many adapters there can be."""
+        return min(self.max_cpu_loras or self.adapter_slots, MOST_ADAPTERS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
@@ -232,5 +255,6 @@ class Deployment:
     is_deleting: bool = False
     scaling: Scaling | None = None  # None: others write `replicas`
     mutual_tls: bool = False  # the operator's setting, not the user's: workers prove themselves by certificates
-    adapters: tuple[Adapter, ...] = ()  # by name
+    adapters: tuple[Adapter, ...] = ()  # by name; once `adapter_sets.merge` saw them, those of InferenceAdapters, too
+    adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

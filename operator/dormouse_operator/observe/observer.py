@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from dormouse_kube.api import DISRUPTION_BUDGETS, NETWORK_POLICIES, SERVICES, KubeApi, Resource
 from dormouse_kube.errors import Unavailable
+from dormouse_operator.decide.adapter_sets import merge
 from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
@@ -29,7 +30,7 @@ from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.devices import Devices
 from dormouse_operator.observe.refusals import Refusals
 from dormouse_operator.observe.worker_statuses import Answer, Statuses, Unwelcome
-from dormouse_operator.parse import SpecError, parse_deployment, parse_pods, parse_pool
+from dormouse_operator.parse import SpecError, parse_deployment, parse_offer, parse_pods, parse_pool
 from dormouse_operator.watch.cache import Cache
 from dormouse_operator.watch.snapshots import Snapshot
 
@@ -136,7 +137,8 @@ class Observer:
 
     def _gather(self, snapshot: Snapshot, refusals: Refusals) -> Observed:
         """Return what is known before anybody was asked."""
-        deployment = replace(parse_deployment(snapshot.deployment), mutual_tls=self._mutual_tls)
+        written = replace(parse_deployment(snapshot.deployment), mutual_tls=self._mutual_tls)
+        deployment = merge(written, map(parse_offer, snapshot.adapters)).deployment
         pods, followers, foreign = parse_pods(snapshot.pods)
         return Observed(
             deployment=deployment,

@@ -1,5 +1,6 @@
 """Turns Kubernetes' mappings into the operator's nouns, once, at the edge. Pure. Raises only SpecError."""
 
+from dormouse_operator.parse.adapters import parse_offer
 from dormouse_operator.parse.arrows import as_stored, parse_arrows
 from dormouse_operator.parse.claims import parse_devices
 from dormouse_operator.parse.pods import (
@@ -36,6 +37,7 @@ __all__ = [
     "parse_bytes",
     "parse_deployment",
     "parse_devices",
+    "parse_offer",
     "parse_pod",
     "parse_pods",
     "parse_pool",

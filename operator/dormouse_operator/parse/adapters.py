@@ -1,26 +1,26 @@
-"""spec.adapters and status.adapters → nouns. Pure. Raises only SpecError."""
+"""spec.adapters, status.adapters and InferenceAdapters → nouns. Pure. Raises only SpecError."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dormouse_operator.model import Engine
-from dormouse_operator.model.adapters import Adapter, RecordedAdapter
+from dormouse_operator.model.adapters import Adapter, OfferedAdapter, RecordedAdapter
+from dormouse_operator.model.wanted import MOST_ADAPTERS
 from dormouse_operator.parse.values import Raw, SpecError
 
 ADAPTERS_ROOT = "/adapters"  # claims are mounted below it
-MOST_ADAPTERS = 1024  # of a deployment
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._/]{0,126}[A-Za-z0-9])?")
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
 _ALLOWED_URIS = "pvc://CLAIM/PATH and file:///PATH"
-_DEFAULT_SLOTS = 1  # as the worker's settings say
 
 
 def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tuple[Adapter, ...]:
     """Return the adapters of a spec, by name. Raises SpecError."""
-    adapters = tuple(sorted((_parse_adapter(each) for each in raw), key=lambda each: each.name))
+    adapters = tuple(sorted(map(_parse_listed, raw), key=lambda each: each.name))
     if adapters and not engine.enable_lora:
         raise SpecError("spec.adapters is set, and spec.engine.enableLora is not; set spec.engine.enableLora true")
     counts = Counter(each.name for each in adapters)
@@ -28,9 +28,8 @@ def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tupl
         raise SpecError(f"spec.adapters names {double!r} more than once; each adapter has a name of its own")
     if served_name in counts:
         raise SpecError(f"spec.adapters[{served_name}] has the name of the base model; choose another")
-    slots = engine.max_loras or _DEFAULT_SLOTS
-    places = engine.max_cpu_loras or slots
-    if len(adapters) > min(places, MOST_ADAPTERS):
+    slots, places = engine.adapter_slots, engine.adapter_places
+    if len(adapters) > places:
         words = f"spec.adapters has {len(adapters)}; the most is spec.engine.maxCpuLoras, {places}"
         raise SpecError(f"{words}, and {MOST_ADAPTERS} at all")
     pinned = sum(each.is_pinned for each in adapters)
@@ -41,9 +40,37 @@ def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tupl
     return adapters
 
 
-def _parse_adapter(raw: Raw) -> Adapter:
+def parse_adapter_claims(raw: Sequence[str]) -> tuple[str, ...]:
+    """Return the claims that InferenceAdapters may lie in, each once."""
+    return tuple(sorted(set(raw)))
+
+
+def parse_offer(raw: Raw) -> OfferedAdapter:
+    """Return an InferenceAdapter; one that cannot be read says why. Raises nothing."""
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    wanted, fault = None, ""
+    try:
+        wanted = replace(_parse_adapter({"name": metadata["name"], **spec}, "spec"), resource=metadata["name"])
+    except SpecError as error:
+        fault = str(error)
+    return OfferedAdapter(
+        resource=metadata["name"],
+        uid=metadata["uid"],
+        created=metadata.get("creationTimestamp", ""),
+        generation=metadata.get("generation", 1),
+        resource_version=metadata["resourceVersion"],
+        wanted=wanted,
+        fault=fault,
+        raw=raw.get("status") or {},
+    )
+
+
+def _parse_listed(raw: Raw) -> Adapter:
+    return _parse_adapter(raw, f"spec.adapters[{raw.get('name', '')[:128]}]")
+
+
+def _parse_adapter(raw: Raw, where: str) -> Adapter:
     name, uri, digest = raw.get("name", ""), raw.get("uri", ""), raw.get("digest", "")
-    where = f"spec.adapters[{name[:128]}]"
     if not _NAME.fullmatch(name):
         raise SpecError(f"{where}.name is {name[:128]!r}; allowed are 1 to 128 letters, digits and - . _ /")
     if not _DIGEST.fullmatch(digest):
@@ -78,6 +105,11 @@ def parse_recorded_adapters(raw: Sequence[Raw]) -> tuple[RecordedAdapter, ...]:
             digest=each.get("digest", ""),
             rank=each.get("rank", 0),
             slot_bytes=each.get("slotBytes", 0),
+            message=each.get("message", ""),
+            loaded_replicas=each.get("loadedReplicas", 0),
+            replicas=each.get("replicas", 0),
+            since=each.get("since", ""),
+            resource=each.get("resource", ""),
         )
         for each in raw
     )

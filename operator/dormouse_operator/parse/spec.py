@@ -21,7 +21,7 @@ from dormouse_operator.model import (
     Scaling,
     SecretKey,
 )
-from dormouse_operator.parse.adapters import parse_adapters
+from dormouse_operator.parse.adapters import parse_adapter_claims, parse_adapters
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
@@ -59,6 +59,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
         adapters=parse_adapters(spec.get("adapters") or (), engine, model.served_name),
+        adapter_claims=parse_adapter_claims(spec.get("adapterClaims") or ()),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
 

@@ -7,17 +7,15 @@ brought it, so that what was written is read again at once. Versions are compare
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import (
     DISRUPTION_BUDGETS,
     GPU_POOLS,
+    INFERENCE_ADAPTERS,
     INFERENCE_DEPLOYMENTS,
     NETWORK_POLICIES,
     PODS,
@@ -26,15 +24,17 @@ from dormouse_kube.api import (
     Resource,
 )
 from dormouse_operator.manifests import ranks_service_name
-from dormouse_operator.model import AnyKey, Key, PoolKey
+from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
+from dormouse_operator.watch.groups import Entry, Group, Slot, pack
 from dormouse_operator.watch.members import Members, pool_named_by
 from dormouse_operator.watch.model_names import Claims
-from dormouse_operator.watch.snapshots import MemberSnapshot, MemberVersion, PoolSnapshot, Snapshot
+from dormouse_operator.watch.snapshots import AdaptersSnapshot, MemberSnapshot, MemberVersion, PoolSnapshot, Snapshot
 
 # What is watched, and the labels that select it.
 SELECTORS: dict[Kind, str] = {
     INFERENCE_DEPLOYMENTS: "",
     GPU_POOLS: "",
+    INFERENCE_ADAPTERS: "",
     PODS: f"{LABEL_DEPLOYMENT},{LABEL_COMPONENT}",  # workers and followers
     SERVICES: LABEL_DEPLOYMENT,
     DISRUPTION_BUDGETS: LABEL_DEPLOYMENT,
@@ -42,23 +42,7 @@ SELECTORS: dict[Kind, str] = {
 }
 _REMEMBERED = 4096  # objects that are gone: long enough for every answer that is still under way
 
-Slot = tuple[str, str]  # plural, name
 _Place = tuple[str, str, str]  # plural, namespace, name
-
-
-class _Entry(NamedTuple):
-    version: int
-    uid: str
-    packed: bytes
-    is_made: bool = False  # it was an answer to our own `create`
-
-
-@dataclass(slots=True)
-class _Group:
-    """The objects of one deployment; of a pool itself alone."""
-
-    entries: dict[Slot, _Entry] = field(default_factory=dict)
-    version: int = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +53,9 @@ class Cache:
     claims: Claims = field(default_factory=Claims)
     members: Members = field(default_factory=Members)
     on_members: Callable[[PoolKey], None] = lambda _: None  # hears of pools whose members changed
-    _groups: dict[AnyKey, _Group] = field(default_factory=dict)
+    on_adapters: Callable[[AdaptersKey], None] = lambda _: None  # hears of bases whose InferenceAdapters have news
+    _groups: dict[AnyKey, Group] = field(default_factory=dict)
+    _adapted: set[Key] = field(default_factory=set)  # bases that InferenceAdapters name, there or not
     _gone: OrderedDict[_Place, int] = field(default_factory=OrderedDict)
     _changes: int = 0
 
@@ -87,58 +73,62 @@ class Cache:
         return sum(len(entry.packed) for group in self._groups.values() for entry in group.entries.values())
 
     def versions(self) -> Iterator[tuple[AnyKey, int]]:
-        """Return every deployment and pool that exists with the version of its copies.
+        """Return every deployment, pool and base of InferenceAdapters with the version of its copies.
 
         A deployment whose name is free has a new one.
         """
         self._touch_all(key for key in self.claims.freed() if key in self._groups)
-        return ((key, group.version) for key, group in self._groups.items() if _own_slot(key) in group.entries)
+        yield from ((key, group.version) for key, group in self._groups.items() if _own_slot(key) in group.entries)
+        yield from ((AdaptersKey(*key), self._groups[key].version) for key in self._adapted)
 
     def snapshot(self, key: Key) -> Snapshot | None:
         """Return what is known, None if there is no such deployment."""
         group = self._groups.get(key)
-        if group is None or _own_slot(key) not in group.entries:
+        own = group.get(_own_slot(key)) if group else None
+        if group is None or own is None:
             return None
-        entries = sorted(group.entries.items())
-        pods = tuple(_unpack(entry) for (plural, _), entry in entries if plural == PODS.plural)
         named = (SERVICES, DISRUPTION_BUDGETS, NETWORK_POLICIES)
-        service, budget, policy = (group.entries.get((kind.plural, key.name)) for kind in named)
-        own = _unpack(group.entries[_own_slot(key)])
+        service, budget, policy = (group.get((kind.plural, key.name)) for kind in named)
         pool = PoolKey(key.namespace, pool_named_by(own))
-        ranks_service = group.entries.get((SERVICES.plural, ranks_service_name(key.name)))
         return Snapshot(
             deployment=own,
-            pods=pods,
-            service=_unpack(service) if service else None,
-            ranks_service=_unpack(ranks_service) if ranks_service else None,
-            budget=_unpack(budget) if budget else None,
-            policy=_unpack(policy) if policy else None,
+            pods=group.of(PODS),
+            service=service,
+            ranks_service=group.get((SERVICES.plural, ranks_service_name(key.name))),
+            budget=budget,
+            policy=policy,
             rival=self.claims.rival_of(key),
             pool=self._pool(pool),
+            adapters=_adapters(group),
             placed=self.members.placed(pool),
             version=group.version,
-            made=frozenset(entry.uid for entry in group.entries.values() if entry.is_made),
+            made=group.made,
         )
 
     def pool_snapshot(self, key: PoolKey) -> PoolSnapshot | None:
         """Return what is known of a pool and its members, None if there is no such pool."""
         group = self._groups.get(key)
-        if group is None or _own_slot(key) not in group.entries:
+        pool = group.get(_own_slot(key)) if group else None
+        if group is None or pool is None:
             return None
         members = tuple(MemberVersion(member, self._groups[member].version) for member in self.members.of(key))
-        return PoolSnapshot(_unpack(group.entries[_own_slot(key)]), members, group.version)
+        return PoolSnapshot(pool, members, group.version)
+
+    def adapters_snapshot(self, key: AdaptersKey) -> AdaptersSnapshot | None:
+        """Return the InferenceAdapters that name a base, None if there are none."""
+        base = Key(key.namespace, key.name)
+        if base not in self._adapted:
+            return None
+        group = self._groups[base]
+        return AdaptersSnapshot(_adapters(group), group.get(_own_slot(base)), group.version)
 
     def _pool(self, key: PoolKey) -> Resource | None:
-        entry = self._groups[key].entries.get(_own_slot(key)) if key in self._groups else None
-        return _unpack(entry) if entry else None
+        return self._groups[key].get(_own_slot(key)) if key in self._groups else None
 
     def member_snapshot(self, key: Key) -> MemberSnapshot:
         """Return what is known of a member that `pool_snapshot` has just named."""
-        entries = self._groups[key].entries
-        own = entries.get(_own_slot(key))
-        pods = tuple(_unpack(entry) for (plural, _), entry in sorted(entries.items()) if plural == PODS.plural)
-        made = frozenset(entry.uid for entry in entries.values() if entry.is_made)
-        return MemberSnapshot(key, _unpack(own) if own else None, pods, made)
+        group = self._groups[key]
+        return MemberSnapshot(key, group.get(_own_slot(key)), group.of(PODS), group.made)
 
     def take(self, kind: Kind, obj: Resource, *, is_made: bool = False) -> AnyKey | None:
         """Keep the object unless a newer one is known; return its deployment if something changed.
@@ -151,18 +141,23 @@ class Cache:
         slot = (kind.plural, obj["metadata"]["name"])
         known = self._groups[key].entries.get(slot) if key in self._groups else None
         uid = obj["metadata"]["uid"]
-        is_ours = is_made or bool(known and known.is_made and known.uid == uid)
+        is_ours, generation = is_made or bool(known and known.is_made and known.uid == uid), generation_of(obj)
         if known and known.version >= version:
             if known.uid != uid or known.is_made == is_ours:
                 return None
             self._groups[key].entries[slot] = known._replace(is_made=True)  # the watch was faster than the answer
             return self._touch(key, self._groups[key])
-        group = self._groups.setdefault(key, _Group())
-        group.entries[slot] = _Entry(version, uid, _pack(obj), is_ours)
+        if kind is INFERENCE_ADAPTERS and not known:
+            self.drop_missing(kind, key.namespace, slot[1])  # one of this name and of another base, gone unheard
+        group = self._groups.setdefault(key, Group())
+        group.entries[slot] = Entry(version, uid, pack(obj), is_ours, generation)
         if kind is INFERENCE_DEPLOYMENTS:
             self._touch_all(self.claims.put(obj))
         if isinstance(key, Key):
             self._tell_pools(self.members.put(kind, key, obj))
+            self._tell_adapters(kind.plural, key)
+        if kind is INFERENCE_ADAPTERS and known and (known.uid, known.generation) == (uid, generation):
+            return None  # its status alone: of no interest to its base
         return self._touch(key, group)
 
     def drop(self, kind: Kind, obj: Resource) -> AnyKey | None:
@@ -210,6 +205,7 @@ class Cache:
             if slot == _own_slot(key):
                 self._touch_all(self.claims.remove(key))
             self._tell_pools(self.members.remove(slot[0], key, slot[1]))
+            self._tell_adapters(slot[0], key)
         if not group.entries:
             del self._groups[key]
         return self._touch(key, group)
@@ -221,12 +217,19 @@ class Cache:
                 self._touch(pool, self._groups[pool])
                 self.on_members(pool)
 
+    def _tell_adapters(self, plural: str, key: Key) -> None:
+        """Have InferenceAdapters looked at when one of them, or their base, changed."""
+        if plural == INFERENCE_ADAPTERS.plural:
+            (self._adapted.add if self._groups[key].has(INFERENCE_ADAPTERS) else self._adapted.discard)(key)
+        if plural in {INFERENCE_ADAPTERS.plural, INFERENCE_DEPLOYMENTS.plural} and key in self._adapted:
+            self.on_adapters(AdaptersKey(*key))
+
     def _touch_all(self, keys: Iterable[Key]) -> None:
         """Have deployments looked at again by the next resync."""
         for key in keys:
             self._touch(key, self._groups[key])
 
-    def _touch(self, key: AnyKey, group: _Group) -> AnyKey:
+    def _touch(self, key: AnyKey, group: Group) -> AnyKey:
         self._changes += 1
         group.version = self._changes
         return key
@@ -239,12 +242,15 @@ class Cache:
 
 
 def key_of(kind: Kind, obj: Resource) -> AnyKey | None:
-    """Return the pool that the object is, or the deployment that it is or was made for; None if for none."""
+    """Return the pool that the object is, or the deployment that it is, names or was made for; None if for none."""
     metadata = obj["metadata"]
     if kind is GPU_POOLS:
         return PoolKey(metadata["namespace"], metadata["name"])
     if kind is INFERENCE_DEPLOYMENTS:
         return Key(metadata["namespace"], metadata["name"])
+    if kind is INFERENCE_ADAPTERS:
+        base = (obj.get("spec") or {}).get("base")
+        return Key(metadata["namespace"], str(base)) if base else None
     name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT)
     return Key(metadata["namespace"], name) if name else None
 
@@ -252,6 +258,11 @@ def key_of(kind: Kind, obj: Resource) -> AnyKey | None:
 def _own_slot(key: AnyKey) -> Slot:
     """Return where the object itself is among those of its group."""
     return (INFERENCE_DEPLOYMENTS if isinstance(key, Key) else GPU_POOLS).plural, key.name
+
+
+def generation_of(obj: Resource) -> int:
+    """Return how often the object's spec was changed, 0 where nobody counts that."""
+    return int(obj["metadata"].get("generation") or 0)
 
 
 def version_of(obj: Resource) -> int:
@@ -263,11 +274,6 @@ def _place(kind: Kind, obj: Resource) -> _Place:
     return kind.plural, obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
-def _pack(obj: Resource) -> bytes:
-    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-    return zlib.compress(json.dumps({**obj, "metadata": metadata}, separators=(",", ":")).encode(), level=1)
-
-
-def _unpack(entry: _Entry) -> dict[str, Any]:
-    unpacked: dict[str, Any] = json.loads(zlib.decompress(entry.packed))
-    return unpacked
+def _adapters(group: Group) -> tuple[Resource, ...]:
+    """Return the InferenceAdapters that name this base and are not on their way out."""
+    return tuple(obj for obj in group.of(INFERENCE_ADAPTERS) if "deletionTimestamp" not in obj["metadata"])

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from dormouse_kube.api import GPU_POOLS, Kind, KubeApi, Resource
+from dormouse_kube.api import GPU_POOLS, INFERENCE_ADAPTERS, Kind, KubeApi, Resource
 from dormouse_kube.errors import KubeError, NotFound, Unavailable
 from dormouse_kube.reflector import Backoff
 from dormouse_operator.model import AnyKey
@@ -28,7 +28,11 @@ Scope = tuple[Kind, str | None]  # a kind in one namespace, or in all
 
 # Kinds whose definition may be missing, and what is said then. What they are for is switched off.
 OPTIONAL: dict[Kind, str] = {
-    GPU_POOLS: "GpuPool is not defined in this cluster: GPU pools are switched off until crds/gpupools.yaml is applied"
+    GPU_POOLS: "GpuPool is not defined in this cluster: GPU pools are switched off until crds/gpupools.yaml is applied",
+    INFERENCE_ADAPTERS: (
+        "InferenceAdapter is not defined in this cluster: adapters are those of spec.adapters alone until "
+        "crds/inferenceadapters.yaml is applied"
+    ),
 }
 
 

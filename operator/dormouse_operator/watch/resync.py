@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dormouse_operator.model import AnyKey, Key, PoolKey
+from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
 from dormouse_operator.watch.cache import Cache
 
-Seen = Mapping[Key, int] | Mapping[PoolKey, int]
+Seen = Mapping[Key, int] | Mapping[PoolKey, int] | Mapping[AdaptersKey, int]
 
 
 def find_unseen(cache: Cache, seen: Iterable[Seen]) -> list[AnyKey]:

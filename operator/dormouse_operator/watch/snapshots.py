@@ -21,9 +21,18 @@ class Snapshot(NamedTuple):
     policy: Resource | None  # the network policy of the deployment's name
     rival: str  # who has its model name, or had it lately, as NAMESPACE/NAME; "" = itself
     pool: Resource | None  # that it names
+    adapters: tuple[Resource, ...]  # InferenceAdapters that name it
     placed: Mapping[Replica, str]  # slots of the pods of that pool's members
     version: int  # of the copies: another one means that something changed
     made: frozenset[str]  # UIDs of pods that the API server gave us as answers to `create`
+
+
+class AdaptersSnapshot(NamedTuple):
+    """The InferenceAdapters that name one base, and the base, as last heard of."""
+
+    adapters: tuple[Resource, ...]
+    base: Resource | None
+    version: int
 
 
 class MemberSnapshot(NamedTuple):

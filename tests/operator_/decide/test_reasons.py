@@ -11,11 +11,12 @@ import pytest
 import dormouse_operator.decide.conditions
 import dormouse_operator.decide.pools.conditions
 from dormouse_api.remedies import REMEDIES
-from dormouse_operator.decide import membership
+from dormouse_operator.decide import adapter_sets, membership, offered_adapters
 from dormouse_worker.common import errors
 
 FOLDER = Path(dormouse_operator.decide.conditions.__file__).parent
 POOL_FOLDER = Path(dormouse_operator.decide.pools.conditions.__file__).parent
+ADAPTER_SETS, OFFERED = Path(adapter_sets.__file__), Path(offered_adapters.__file__)
 ROOT = Path(__file__).resolve().parents[3]
 RUNGS = {"holds", "not_yet", "failed", "unknown", "make"}
 
@@ -63,6 +64,13 @@ def test_each_reason_of_a_condition_has_a_remedy(path):
 def test_each_reason_of_a_pool_s_condition_has_a_remedy(path):
     assert reasons_in(path, makers={"Condition"}, place=2), "the scan finds what the file says"
     assert reasons_in(path, makers={"Condition"}, place=2) <= REMEDIES.keys()
+
+
+def test_each_reason_of_an_inferenceadapter_s_condition_has_a_remedy():
+    found = reasons_in(ADAPTER_SETS, makers={"Refusal"}, place=0) | reasons_in(OFFERED, makers={"Refusal"}, place=0)
+    found |= reasons_in(OFFERED, makers={"Condition"}, place=2)
+    assert {"NoAdapterPlace", "BaseNotFound", "AdapterFailed"} <= found
+    assert found <= REMEDIES.keys()
 
 
 def test_each_reason_why_a_member_has_nothing_awake_has_a_remedy():

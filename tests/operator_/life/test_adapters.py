@@ -42,6 +42,7 @@ async def test_workers_are_told_before_they_serve_and_the_status_says_what_is_lo
         "slotBytes": 1 << 20,
         "loadedReplicas": 2,
         "replicas": 2,
+        "since": "2026-01-01T00:00:00Z",
     }
 
 

@@ -37,7 +37,7 @@ async def test_events_reach_the_cache_and_mark_the_deployment_that_they_are_abou
     registry = build_registry(feed, WatchSessions(feed))
     metadata = {"namespace": "team", "name": "tiny", "labels": {LABEL_DEPLOYMENT: "tiny"}, "uid": "1"}
     for version, handler in enumerate(registry._watching.get_all_handlers()):
-        obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}}
+        obj = {"metadata": {**metadata, "resourceVersion": str(version + 1)}, "spec": {"base": "tiny"}}
         await handler.fn(event={"type": "ADDED", "object": obj})
         await handler.fn(event={"type": None, "object": obj})
     about = [PoolKey("team", "tiny") if kind is GPU_POOLS else Key("team", "tiny") for kind in SELECTORS]

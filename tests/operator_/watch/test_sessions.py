@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dormouse_api.names import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_DEPLOYMENT
-from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, Kind
+from dormouse_kube.api import GPU_POOLS, INFERENCE_ADAPTERS, INFERENCE_DEPLOYMENTS, PODS, Kind
 from dormouse_kube.errors import Gone, NotFound
 from dormouse_kube.testing import FakeKube
 from dormouse_kube.testing_http import HttpKube, serve
@@ -156,6 +156,7 @@ async def test_kopf_begins_anew_when_a_kind_is_defined_that_it_found_undefined(c
     kube = FakeKube()
     kube.fail("list", GPU_POOLS, NotFound("the server could not find the requested resource"), times=3)
     feed = Feed(kube, Cache(), namespaces=(), mark=[].append)
+    feed.hear((INFERENCE_ADAPTERS, None))  # is watched
     listing, kopf_runs = asyncio.create_task(feed.run()), asyncio.create_task(asyncio.Event().wait())
     await until_deaf(feed, kopf_runs, look_s=0.001, begin_s=0.002)
     assert "a kind was defined after kopf had begun" in caplog.text
