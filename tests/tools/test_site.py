@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tools.bootstrap import ROOT
-from tools.pages.site import with_links
+from tools.pages.site import decisions, with_links
 
 DOCS = ROOT / "docs"
 SETTINGS: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
@@ -46,7 +46,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_navigation_names_every_page_once_and_no_other():
-    named = list(in_nav(SETTINGS["nav"]))
+    named = [*in_nav(SETTINGS["nav"]), *in_nav(decisions(DOCS))]
     assert sorted(named) == PAGES
 
 
