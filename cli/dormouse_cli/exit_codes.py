@@ -26,13 +26,13 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "it is done",
-    ExitCode.FAILED: "it did not work; the last line says why",
+    ExitCode.FAILED: "it failed; the last line says why",
     ExitCode.USAGE: "an option or argument is wrong",
     ExitCode.NO_CLUSTER: "no kubeconfig, a wrong one, or no answer from the API server",
     ExitCode.NO_RIGHTS: "a right is missing; the message names verb and resource",
     ExitCode.NOT_FOUND: "no such namespace, deployment or kind",
-    ExitCode.TIMED_OUT: "--timeout passed before it was done; what was ordered stays ordered",
-    ExitCode.FINDINGS: "doctor found something to act on",
+    ExitCode.TIMED_OUT: "--timeout passed before it was done; the change itself stays",
+    ExitCode.FINDINGS: "doctor found a problem",
     ExitCode.INTERRUPTED: "Ctrl-C",
 }
 

@@ -13,15 +13,25 @@ import typer
 from dormouse_cli.commands import batch, care, load, look, order, talk
 from dormouse_cli.exit_codes import listing
 
+_EXAMPLES = """Examples:
+
+dormouse serve ORG/NAME: serve a model of the hub on this machine
+
+dormouse chat --model NAME: chat with it, or with a model of the cluster
+
+dormouse apply -f FILE --wait: deploy a model, and wait until it serves
+
+dormouse status: what there is; dormouse doctor: what is wrong, and what to do"""
+
 app = typer.Typer(
     name="dormouse",
-    help="Look after models that Dormouse serves on Kubernetes, talk to them, or serve one on this machine.",
-    epilog="Exit codes:\n\n" + listing(),
+    help="Manage models that Dormouse serves on Kubernetes, talk to them, or serve one on this machine.",
+    epilog=f"{_EXAMPLES}\n\nExit codes:\n\n{listing()}",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-_LOOK, _ORDER, _TALK, _CARE = "Look", "Order", "Talk", "Care"
+_LOOK, _ORDER, _TALK, _CARE = "Inspect", "Change", "Talk to a model", "Diagnose"
 app.command(rich_help_panel=_LOOK)(look.status)
 app.command(rich_help_panel=_LOOK)(look.pool)
 app.command(rich_help_panel=_LOOK)(look.adapters)
@@ -59,7 +69,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's callback
 def _root(  # the options without a command
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     del version  # its callback did all

@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="Name of the InferenceDeployment.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace; default is that of the kubeconfig's context.")
 ]
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Look into every namespace.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Use every namespace.")]
 Context = Annotated[
     str | None, typer.Option("--context", help="Context of the kubeconfig; default is the current one.")
 ]
@@ -28,8 +28,8 @@ Kubeconfig = Annotated[
     str | None, typer.Option(envvar="KUBECONFIG", help="Path of the kubeconfig; default is ~/.kube/config.")
 ]
 Output = Annotated[Form, typer.Option("--output", "-o", help="text for people, json or yaml for programs.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done and tell how it goes.")]
-WaitTimeout = Annotated[float, typer.Option(min=0.001, help="Most seconds to wait; what was ordered stays ordered.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done and print progress.")]
+WaitTimeout = Annotated[float, typer.Option(min=0.001, help="Seconds to wait; the change itself stays.")]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -39,8 +39,6 @@ Address = Annotated[
     ),
 ]
 Model = Annotated[str, typer.Option(envvar="DORMOUSE_MODEL", help="Name of the model, or namespace/name.")]
-ApiKey = Annotated[str | None, typer.Option(envvar="DORMOUSE_API_KEY", help="API key, where the gateway asks for one.")]
-TlsCa = Annotated[
-    str | None, typer.Option(help="File with the CA that the gateway's certificate must come from (PEM); turns TLS on.")
-]
-Tls = Annotated[bool, typer.Option("--tls", help="Speak TLS, trusting the CAs of gRPC.")]
+ApiKey = Annotated[str | None, typer.Option(envvar="DORMOUSE_API_KEY", help="API key, if the gateway requires one.")]
+TlsCa = Annotated[str | None, typer.Option(help="File with the CA of the gateway's certificate (PEM); turns TLS on.")]
+Tls = Annotated[bool, typer.Option("--tls", help="Use TLS with gRPC's default CAs.")]

@@ -18,12 +18,12 @@ Answers = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="File of the answers; one that is there is gone on with. Default: FILE's name with .answers.jsonl.",
+        help="File of the answers; an existing one is continued. Default: FILE's name with .answers.jsonl.",
     ),
 ]
 AskedModel = Annotated[
     str | None,
-    typer.Option("--model", help="Ask this model, or namespace/name, instead of those that the requests name."),
+    typer.Option("--model", help="Use this model, or namespace/name, instead of those in the requests."),
 ]
 HttpAddress = Annotated[
     str | None,
@@ -33,11 +33,9 @@ HttpAddress = Annotated[
         " found and forwarded by itself.",
     ),
 ]
-MaxConcurrency = Annotated[int, typer.Option(min=1, max=1000, help="Most requests under way.")]
-Priority = Annotated[
-    int, typer.Option(min=-100, max=100, help="Of requests that say none; 100 goes last, behind whoever waits.")
-]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Most seconds for one request, with all its tries.")]
+MaxConcurrency = Annotated[int, typer.Option(min=1, max=1000, help="Maximum requests in flight.")]
+Priority = Annotated[int, typer.Option(min=-100, max=100, help="Priority of requests that have none; 100 goes last.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds for one request, retries included.")]
 
 
 def batch(
@@ -56,9 +54,9 @@ def batch(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Send a file of requests, in OpenAI's batch format, and write their answers. Run again, it goes on.
+    """Send a file of requests in OpenAI's batch format and write the answers. Run it again to continue.
 
-    Exit code 1 says that a request failed, 130 that Ctrl-C ended it; what is answered stays answered.
+    Exit code 1: a request failed; 130: Ctrl-C. Answers that were written stay.
     """
     from dormouse_api.names import HTTP_PORT
     from dormouse_cli.batch.order import Batch, perform, prepare

@@ -21,7 +21,7 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Check cluster, installation, rights and deployments; say of each finding what to do. Changes nothing."""
+    """Check cluster, installation, rights and deployments, with a remedy for each finding. Changes nothing."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import doctor as checking
@@ -36,12 +36,12 @@ def report(
     file: Annotated[Path, typer.Option("--file", "-f", help="Where to write the .tar.gz.")] = Path(
         "dormouse-report.tar.gz"
     ),
-    tail: Annotated[int, typer.Option(min=0, help="Last lines of each log.")] = 2000,
+    tail: Annotated[int, typer.Option(min=0, help="Number of last lines of each log.")] = 2000,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Gather resources, events and logs of a namespace and of the installation into one file, secrets taken out.
+    """Pack resources, events and logs of a namespace and of the installation into one file, without secrets.
 
     Secrets are never read. Values of environment variables, tokens and keys are replaced; look at the file before you
     send it.
@@ -66,7 +66,7 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(help="Which shell's script: bash, zsh or fish.")],
 ) -> None:
-    """Write the completion script of a shell, for example: source <(dormouse completion bash)."""
+    """Print the completion script of a shell, for example: source <(dormouse completion bash)."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # imported there, not exported
 
     program, variable = "dormouse", "_DORMOUSE_COMPLETE"

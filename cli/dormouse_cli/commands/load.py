@@ -28,26 +28,30 @@ Rate = Annotated[
 NumPrompts = Annotated[int, typer.Option(min=1, help="Requests to send.")]
 MaxConcurrency = Annotated[
     int,
-    typer.Option(min=1, max=MAX_IN_FLIGHT, help="Most requests under way; what waits for a place is told apart."),
-]
-InputLen = Annotated[int, typer.Option(min=1, help="Tokens of each prompt, drawn at random.")]
-OutputLen = Annotated[int, typer.Option(min=1, max=2**32 - 1, help="Most tokens of each answer.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed sends the same prompts at the same times.")]
-Warmups = Annotated[
-    int, typer.Option("--num-warmups", "--warmups", min=0, help="Requests before, one by one, that do not count.")
-]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Answers go on to their full length.")]
-Goodput = Annotated[
-    list[str] | None,
     typer.Option(
-        help="Limit METRIC:MS of ttft, tpot or e2el that a good request keeps; give it again, or 'ttft:500 tpot:50'."
+        min=1,
+        max=MAX_IN_FLIGHT,
+        help="Maximum requests in flight; time spent waiting for a place is reported separately.",
     ),
 ]
-Metrics = Annotated[
-    str, typer.Option("--percentile-metrics", help="Which of ttft, tpot, itl and e2el to tell, with commas.")
+InputLen = Annotated[int, typer.Option(min=1, help="Tokens of each prompt, drawn at random.")]
+OutputLen = Annotated[int, typer.Option(min=1, max=2**32 - 1, help="Maximum tokens of each answer.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed sends the same prompts at the same times.")]
+Warmups = Annotated[
+    int, typer.Option("--num-warmups", "--warmups", min=0, help="Warm-up requests, one by one, not measured.")
 ]
-Percents = Annotated[str, typer.Option("--metric-percentiles", help="Which percentiles to tell, with commas.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Most seconds that a request may take.")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Ignore end-of-sequence: answers have their full length.")
+]
+Goodput = Annotated[
+    list[str] | None,
+    typer.Option(help="Goodput limit METRIC:MS of ttft, tpot or e2el; repeat it, or give 'ttft:500 tpot:50'."),
+]
+Metrics = Annotated[
+    str, typer.Option("--percentile-metrics", help="Which of ttft, tpot, itl and e2el to print, comma-separated.")
+]
+Percents = Annotated[str, typer.Option("--metric-percentiles", help="Which percentiles to print, comma-separated.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")]
 
 
 def bench(
@@ -74,9 +78,9 @@ def bench(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Send load to a model and tell how long its clients waited. Ctrl-C tells what there is so far.
+    """Send load to a model and print latencies and rates. Ctrl-C prints the results so far.
 
-    The names are those of vLLM's `bench serve`. Exit code 1 says that a request failed, 130 that Ctrl-C ended it.
+    Options and figures have the names of vLLM's `bench serve`. Exit code 1: a request failed; 130: Ctrl-C.
     """
     from dormouse_cli.load.order import conclude, order_of, perform, tell
     from dormouse_cli.load.plan import Load

@@ -19,7 +19,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show deployments as a tree: replicas and ranks, state, blocks, memory, last wake, and what is missing."""
+    """Show deployments as a tree: replicas, ranks, state, blocks, memory, last wake, and what is missing."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import show
@@ -31,16 +31,14 @@ def status(
 
 def pool(
     context: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the GpuPool, shown whole; default is all, in short.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the GpuPool; default is all, one line each.")] = None,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
     output: Output = Form.TEXT,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show pools of GPUs; one as a tree: slots, who holds each, who is next, who sleeps there, and who waits."""
+    """Show GPU pools; with NAME as a tree: slots, holders, sleepers, and which members wait."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import show
@@ -61,7 +59,7 @@ def adapters(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show LoRA adapters: where each is, on how many replicas, its rank, size and digest, and why one is missing."""
+    """Show LoRA adapters: state, replicas, rank, size, digest, and why one is missing."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import show
@@ -75,12 +73,12 @@ def top(
     context: typer.Context,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    count: Annotated[int | None, typer.Option(min=1, help="How many looks; default is until Ctrl-C.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
+    count: Annotated[int | None, typer.Option(min=1, help="Number of updates; default is until Ctrl-C.")] = None,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show what each worker does now: requests, KV cache, tokens a second. One look where nobody watches."""
+    """Show the load of each worker: requests, KV cache, tokens per second. Prints once if not on a terminal."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import watching
@@ -94,15 +92,15 @@ def logs(
     context: typer.Context,
     name: Name,
     namespace: Namespace = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only so many last lines of each pod.")] = None,
-    since: Annotated[int | None, typer.Option(min=1, help="Only lines of the last so many seconds.")] = None,
-    previous: Annotated[bool, typer.Option(help="Of the containers before their last restart.")] = False,
-    timestamps: Annotated[bool, typer.Option(help="Begin each line with the time when it was written.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines of each pod.")] = None,
+    since: Annotated[int | None, typer.Option(min=1, help="Only lines of the last N seconds.")] = None,
+    previous: Annotated[bool, typer.Option(help="Logs of the containers before their last restart.")] = False,
+    timestamps: Annotated[bool, typer.Option(help="Start each line with its time.")] = False,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show the logs of all ranks of a deployment, merged by time, each line with its pod in front."""
+    """Show the logs of all pods of a deployment, merged by time, each line prefixed with its pod."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import logs as reading

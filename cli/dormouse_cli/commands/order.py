@@ -17,17 +17,17 @@ def sleep(
         int | None,
         typer.Option(min=1, max=3, help="1 keeps the weights in host memory, 2 drops them, 3 ends the engine."),
     ] = None,
-    zero: Annotated[bool, typer.Option("--zero", help="Keep no pod at all.")] = False,
+    zero: Annotated[bool, typer.Option("--zero", help="Keep no pods at all.")] = False,
     wait: Wait = True,
     timeout: WaitTimeout = 300.0,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Order a deployment to sleep: running requests end, the device's memory is given back.
+    """Put a deployment to sleep: running requests end, device memory is released.
 
-    Requests are refused until `dormouse wake`. (Without an order a deployment sleeps by itself when nobody calls, and
-    the first request wakes it.)
+    Requests are refused until `dormouse wake`. (Without this order an idle deployment sleeps by itself, and the next
+    request wakes it.)
     """
 
     async def work(session: Session) -> None:
@@ -41,14 +41,14 @@ def sleep(
 def wake(
     context: typer.Context,
     name: Name,
-    stay: Annotated[bool, typer.Option("--stay", help="Serve from now on, also when nobody calls (Active).")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Never sleep from now on (desiredState Active).")] = False,
     wait: Wait = True,
     timeout: WaitTimeout = 600.0,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Wake a deployment, whether it sleeps by itself or by order, and tell condition by condition how far it is."""
+    """Wake a deployment, whether it sleeps by itself or by order, and print conditions as they change."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import giving
@@ -67,7 +67,7 @@ def restart(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Replace all pods by new ones of the same spec, rolled out as spec.rollout says."""
+    """Replace all pods with new ones of the same spec, as spec.rollout says."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import giving
@@ -86,7 +86,7 @@ def rollback(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Return to the spec that was before the last `dormouse apply` or rollback; a second rollback undoes the first."""
+    """Restore the spec from before the last `dormouse apply` or rollback; a second rollback undoes the first."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import applying
@@ -99,7 +99,7 @@ def rollback(
 def apply(
     context: typer.Context,
     filename: Annotated[
-        str, typer.Option("--filename", "-f", help="YAML or JSON with InferenceDeployments; - is the standard input.")
+        str, typer.Option("--filename", "-f", help="YAML or JSON with InferenceDeployments; - is standard input.")
     ],
     wait: Wait = False,
     timeout: WaitTimeout = 1800.0,
@@ -107,7 +107,7 @@ def apply(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Apply InferenceDeployments (server-side), keep each former spec for `rollback`, and tell how they come up."""
+    """Apply InferenceDeployments (server-side) and keep each former spec for `rollback`."""
 
     async def work(session: Session) -> None:
         from dormouse_cli import applying

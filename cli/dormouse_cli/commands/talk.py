@@ -31,12 +31,12 @@ def _within(least: int, most: int) -> Callable[[int | None], int | None]:
     return check
 
 
-Prompt = Annotated[str, typer.Argument(help="The text; - reads it from the standard input.")]
-Temperature = Annotated[float | None, typer.Option(help="0 = always the likeliest token.")]
-TopP = Annotated[float | None, typer.Option(help="Smallest set of tokens with this probability.")]
-MaxTokens = Annotated[int | None, typer.Option(callback=_within(1, 2**32 - 1), help="Most tokens of an answer.")]
+Prompt = Annotated[str, typer.Argument(help="The text; - reads it from standard input.")]
+Temperature = Annotated[float | None, typer.Option(help="0 = always the most likely token.")]
+TopP = Annotated[float | None, typer.Option(help="Sample from the smallest set of tokens with this probability.")]
+MaxTokens = Annotated[int | None, typer.Option(callback=_within(1, 2**32 - 1), help="Maximum tokens of an answer.")]
 Seed = Annotated[int | None, typer.Option(callback=_within(0, 2**64 - 1), help="The same seed gives the same answer.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Most seconds that an answer may take.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that an answer may take.")]
 
 
 def generate(
@@ -56,7 +56,7 @@ def generate(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Continue a text, token by token."""
+    """Continue a text, streaming the answer."""
     from dormouse_api.v1 import inference_pb2 as pb
 
     sampling = pb.SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
@@ -82,7 +82,7 @@ def chat(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Talk with a model; an empty line or Ctrl-D ends it."""
+    """Chat with a model; an empty line or Ctrl-D ends it."""
     from dormouse_api.v1 import inference_pb2 as pb
     from dormouse_cli.chat import Conversation
 
@@ -123,7 +123,7 @@ def describe(
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
-    """Show what a model is. Works while it sleeps."""
+    """Show a model's properties. Works while it sleeps."""
     way = way_of(address, api_key=api_key, tls=tls, tls_ca=tls_ca, kube=(kubeconfig, kube_context, namespace))
     with _session(context, way, model) as session:
         session.output.model(session.client.get_model(session.model))
@@ -135,11 +135,11 @@ def serve(
         str, typer.Argument(help="Directory with config.json, tokenizer and *.safetensors; or ORG/NAME on the hub.")
     ],
 ) -> None:
-    """Run one model on this machine, without Kubernetes, until Ctrl-C: over gRPC and over OpenAI's API.
+    """Serve one model on this machine, without Kubernetes, over gRPC and OpenAI's HTTP API, until Ctrl-C.
 
-    Behind the model, --http-port PORT moves OpenAI's API from port 8000 (0 = any free one), --no-http leaves it out.
-    A model of the hub is downloaded once, into DORMOUSE_CACHE (default ~/.cache/dormouse); --revision chooses a branch,
-    tag or commit, and HF_TOKEN and HF_ENDPOINT count. GGUF files cannot be served yet.
+    After the model, --http-port PORT moves the HTTP API from port 8000 (0 = any free one), --no-http leaves it out.
+    A model of the hub is downloaded once into DORMOUSE_CACHE (default ~/.cache/dormouse); --revision chooses a branch,
+    tag or commit, and HF_TOKEN and HF_ENDPOINT are used. GGUF files cannot be served yet.
 
     Every flag of dormouse-worker may follow the model: --port, --host, --max-model-len, --dtype, --max-num-seqs,
     --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`
