@@ -95,7 +95,7 @@ async def _tried(asked: Awaitable[Value], what: str) -> tuple[Value | None, list
     try:
         return await asked, []
     except Forbidden as error:
-        hint = "ask somebody with more rights to run doctor, or have the right granted"
+        hint = "run doctor with more rights, or have this right granted"
         return None, [Finding(Level.WARN, "rights", f"{what} cannot be checked: {error}", hint)]
     except KubeError as error:
         known = explain(error)

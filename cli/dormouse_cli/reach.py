@@ -115,7 +115,7 @@ def warn(message: str) -> None:
 def explain(error: ClientError, address: str) -> CommandFailed:
     """Return what to tell: the server's own words, or, if none answered, where nobody did."""
     if isinstance(error, Unreachable):
-        return CommandFailed(f"nobody answers at {address}: {error}")
+        return CommandFailed(f"nothing answers at {address}: {error}")
     hint = f" (try again in {error.retry_after_s:g} s)" if error.retry_after_s is not None else ""
     if error.code.name == "UNIMPLEMENTED":
         hint = f"; the server at {address} is older than this command line, or serves something else"

@@ -185,7 +185,7 @@ def test_without_an_address_the_clusters_gateway_is_loaded(dormouse, gateway):
 
 def test_nobody_at_the_address_is_said(dormouse):
     result = dormouse(kit.cluster(), "bench", "--model", "tiny", "--address", "127.0.0.1:1")
-    assert (result.exit_code, result.stderr.startswith("error: nobody answers at 127.0.0.1:1: ")) == (1, True)
+    assert (result.exit_code, result.stderr.startswith("error: nothing answers at 127.0.0.1:1: ")) == (1, True)
 
 
 def test_ctrl_c_tells_what_there_is_so_far(gateway):

@@ -127,7 +127,7 @@ def test_an_error_without_a_retry_time_promises_none(run, server):
 def test_where_nobody_answers_the_address_is_named():
     result = CliRunner().invoke(app, ["model", "--model", "tiny", "--address", "127.0.0.1:1"])
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: nobody answers at 127.0.0.1:1: ")
+    assert result.stderr.startswith("error: nothing answers at 127.0.0.1:1: ")
 
 
 @pytest.mark.parametrize(("option", "value"), [("--seed", "-1"), ("--max-tokens", "0"), ("--seed", str(2**64))])

@@ -161,7 +161,7 @@ def test_a_front_that_was_killed_comes_again_without_its_grant(start_on, tmp_pat
     assert (status.state, status.HasField("grant"), engines_of(again)) == (STANDBY, False, [])
     assert status.instance != instance
     request = control.GrantDeviceRequest(epoch=EPOCH, slot="pool-0", slot_epoch=1, instance=instance)
-    assert "it started anew" in refusal(again, "GrantDevice", request)[1]
+    assert "it restarted" in refusal(again, "GrantDevice", request)[1]
 
 
 def test_the_ranks_of_one_pod_end_with_their_engine_and_come_again(start_on, tmp_path):

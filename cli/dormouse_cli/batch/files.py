@@ -48,7 +48,7 @@ def check(path: Path) -> Checked:
 def _unlike(item: Item, seen: Mapping[str, int]) -> Item:
     """Return the request if no other has its id. Raises BadLine."""
     if item.custom_id in seen:
-        raise BadLine(f"custom_id {item.custom_id[:60]!r} stands in line {seen[item.custom_id]}, too")
+        raise BadLine(f"custom_id {item.custom_id[:60]!r} is already in line {seen[item.custom_id]}")
     return item
 
 
@@ -77,7 +77,7 @@ def resume(path: Path, known: Set[str]) -> set[str]:
                     out.write(line)
         kept.replace(path)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be gone on with: {error}") from error
+        raise CommandFailed(f"{path} cannot be continued: {error}") from error
     finally:
         kept.unlink(missing_ok=True)
     return done

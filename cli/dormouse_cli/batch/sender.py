@@ -90,7 +90,7 @@ class Sender:
             return _Attempt(reply, response.headers, is_final=is_final, is_told_to_come_later=come_later)
 
     def _nobody(self, error: Exception) -> CommandFailed:
-        return CommandFailed(f"nobody answers at {self.address}: {error or type(error).__name__}")
+        return CommandFailed(f"nothing answers at {self.address}: {error or type(error).__name__}")
 
 
 @asynccontextmanager

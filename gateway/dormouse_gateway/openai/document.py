@@ -272,7 +272,7 @@ def document() -> Json:
     list_of_models = _object(object={"const": "list"}, data=_array(_MODEL))
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Dormouse", "version": "1", "description": "Text of models that sleep when nobody calls."},
+        "info": {"title": "Dormouse", "version": "1", "description": "Text of models that sleep when idle."},
         "security": [{}, {"key": []}],
         "paths": {
             "/v1/models": _get(

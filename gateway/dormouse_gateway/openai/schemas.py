@@ -181,7 +181,7 @@ PARALLEL = BOOLEAN | {"description": "false: one call at most. Default: as many 
 EFFORT = text(1, 32) | {"description": "The variable reasoning_effort of the model's template, where it has one."}
 TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (enable_thinking, …)."}
 GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
-CONTINUE = BOOLEAN | {"description": "The answer goes on with the final message. Not beside add_generation_prompt."}
+CONTINUE = BOOLEAN | {"description": "The answer continues the final message. Not together with add_generation_prompt."}
 
 PREDICTION = fields({"type": only("content", "There are no others."), "content": _CONTENT}, "type", "content") | {
     "description": "The answer as you expect it: what is right comes sooner, where workers have drafts."

@@ -22,7 +22,7 @@ _MOST_TOKENS = (1 << 31) - 1
 _TEXTS = array(text(1), MAX_SCORE_DOCUMENTS, least=1)
 _COMMON: Mapping[str, Json] = {
     "truncate_prompt_tokens": integer(-1, _MOST_TOKENS)
-    | {"description": "A pair has so many tokens at most, its document is cut; -1: as many as the model takes."},
+    | {"description": "Maximum tokens of a pair, whose document is cut; -1: as many as the model takes."},
     "use_activation": BOOLEAN | {"description": "False: the head's own numbers. Default: true."},
     "priority": PRIORITY,
     "user": USER,
@@ -38,7 +38,7 @@ RERANK_REQUEST = request(
         "top_n": integer(1, _MOST_TOKENS) | {"description": "So many results are told, the best. Default: all."},
         "return_documents": BOOLEAN | {"description": "Tell each result's document as well. Default: false."},
         "max_tokens_per_doc": integer(1, _MOST_TOKENS)
-        | {"description": "The first so many tokens of a document are used."},
+        | {"description": "Only this number of tokens at the start of a document is used."},
         **_COMMON,
     },
 )

@@ -225,7 +225,9 @@ class Identities:
         raw = await self._kube.get(SECRETS, *shelf.key)
         if raw is not None and not is_operators_secret(raw):
             shelf.disown()
-            raise BadIdentity(f"a Secret of this name is there that somebody else made; remove or rename {shelf.key}")
+            raise BadIdentity(
+                f"a Secret of this name exists that the operator did not make; remove or rename {shelf.key}"
+            )
         stored = contents_of(raw)
         # The release's own Secret says whom we issued with before this process; a tenant's says nothing of the kind.
         former = certificates_in(stored.files.get(CA_FILE, b"")) if shelf is self._gateway else ()

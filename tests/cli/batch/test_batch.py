@@ -116,7 +116,7 @@ def test_nothing_is_sent_of_a_file_with_wrong_lines(dormouse, server, write):
     file = write(request("a"), request("a"), {**request("b"), "method": "GET"})
     result = dormouse(kit.cluster(), "batch", str(file), "--address", server.address)
     assert result.exit_code == 2
-    assert f"{file}:2: custom_id 'a' stands in line 1, too" in result.stderr
+    assert f"{file}:2: custom_id 'a' is already in line 1" in result.stderr
     assert f"{file}:3: method is" in result.stderr
     assert server.seen == []
     assert not file.with_name("work.answers.jsonl").exists()
@@ -172,7 +172,7 @@ def test_a_key_that_is_refused_is_told_before_anything_is_sent(dormouse, server,
 
 def test_nobody_at_the_address_is_told(dormouse, write):
     result = dormouse(kit.cluster(), "batch", str(write(request("a"))), "--address", "127.0.0.1:1")
-    assert (result.exit_code, "nobody answers at 127.0.0.1:1" in result.stderr) == (1, True)
+    assert (result.exit_code, "nothing answers at 127.0.0.1:1" in result.stderr) == (1, True)
 
 
 def test_ctrl_c_keeps_what_is_answered(server, write):

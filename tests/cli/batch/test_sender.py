@@ -88,6 +88,6 @@ def test_an_answer_that_takes_too_long_is_given_up(server, watch):
 
 
 def test_nobody_ends_all(watch):
-    with pytest.raises(CommandFailed, match=r"nobody answers at 127\.0\.0\.1:1"):
+    with pytest.raises(CommandFailed, match=r"nothing answers at 127\.0\.0\.1:1"):
         ask("127.0.0.1:1", watch)
     assert watch.slept == [1, 2, 4, 8]

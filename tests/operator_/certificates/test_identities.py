@@ -223,7 +223,7 @@ async def test_a_secret_that_somebody_else_made_stays_as_it_is(house, caplog):
     house.identities.saw(a_deployment())
     assert not await house.identities.step()
     assert secret_of(house)["data"] == theirs["data"]
-    assert f"a Secret of this name is there that somebody else made; remove or rename team/{name}" in caplog.text
+    assert f"a Secret of this name exists that the operator did not make; remove or rename team/{name}" in caplog.text
 
 
 async def test_what_fails_for_one_does_not_stop_the_others(house, caplog):

@@ -48,6 +48,6 @@ def read_shard(directory: Path, rank: int, world_size: int) -> Mapping[str, Stor
     for name, value in expected.items():
         if found.metadata.get(name) != value:
             raise ModelInvalid(
-                f"{file}: its {name} is {found.metadata.get(name)!r}, {value!r} is needed; save the sharded state anew"
+                f"{file}: its {name} is {found.metadata.get(name)!r}, {value!r} is needed; save the sharded state again"
             )
     return found.tensors

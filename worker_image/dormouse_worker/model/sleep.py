@@ -147,7 +147,7 @@ class SleepCycle:
         if missing_bytes:
             raise InsufficientMemory(
                 f"{missing_bytes} bytes are missing on the device to wake {' and '.join(sorted(tags))}; "
-                "somebody else holds them: free them and wake again"
+                "another process holds them: free them and wake again"
             )
         parts, self._reserved = self._reserved, ()
         try:

@@ -89,7 +89,7 @@ _KEEPS_ALL = kind("clear_thinking_20251015", {"keep": {"enum": ["all"]}}, "keep"
 _REQUIRED: Mapping[str, Json] = {
     "model": MODEL,
     "messages": array(_TURN, MAX_CHAT_MESSAGES, least=1)
-    | {"description": "Text, and calls of tools with their results. A last turn of the assistant is gone on with."},
+    | {"description": "Text, and calls of tools with their results. A last turn of the assistant is continued."},
 }
 _PROMPT: Mapping[str, Json] = {
     "system": one_of(text(), _TEXTS, description="The first turn. What clients send there for billing is left out."),

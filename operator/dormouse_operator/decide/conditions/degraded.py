@@ -48,7 +48,7 @@ def _of_others(situation: Situation) -> Condition | None:
             failed(TYPE, "ForeignPod", f"{words}: it is not asked, no request is to go there, and it is deleted")
         )
     if situation.release.arrows and situation.policy and not situation.policy.is_ours:
-        words = f"a NetworkPolicy {key.name} exists that does not belong to this object, so it has none of ours"
+        words = f"a NetworkPolicy {key.name} exists that does not belong to this object; the operator's own is missing"
         return _is(failed(TYPE, "PolicyNameTaken", f"{words}; remove it or choose another name"))
     if seen.foreign:
         words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"

@@ -65,7 +65,7 @@ def _groups(situation: Situation) -> Condition:
     if late := next((group for group in waiting if situation.now >= scheduling_ends(situation, group.leader)), None):
         limit_s = situation.deployment.parallelism.scheduling_deadline_s
         words = (
-            f"{_without_node(late)} after {limit_s} s; the youngest group that waits begins anew, other groups go on"
+            f"{_without_node(late)} after {limit_s} s; the youngest waiting group starts again, other groups continue"
         )
         return failed(TYPE, "Unschedulable", words)
     if waiting:
@@ -84,7 +84,7 @@ def _without_node(group: Group) -> str:
 def _breach(situation: Situation, leader: Pod) -> str:
     """Return why a group begins anew, "" if it does not."""
     broken_reason = situation.group(leader).broken_reason
-    return f"group {leader.index} ends and begins anew: {broken_reason}" if broken_reason else ""
+    return f"group {leader.index} ends and starts again: {broken_reason}" if broken_reason else ""
 
 
 def _refused_pod(situation: Situation) -> str:

@@ -40,12 +40,12 @@ def test_a_grant_of_the_highest_epoch_is_taken_and_taken_twice(standing):
     ("standing", "wanted", "words"),
     [
         (FREE, GRANT, "without --device-grants"),
-        (GRANTED, other(slot_epoch=6), "slot_epoch is 6, but this worker has heard of 7"),
+        (GRANTED, other(slot_epoch=6), "slot_epoch is 6, but this worker has seen 7"),
         (GRANTED, other(slot="pool-1"), "slot_epoch 7 was granted already"),
         (GRANTED, other(budget_bytes=99), "slot_epoch 7 was granted already"),
         (GRANTED, other(device=""), "slot_epoch 7 was granted already"),
         (GRANTED.revoked(7), GRANT, "slot_epoch 7 was revoked; a new turn has a higher one"),
-        (NOTHING.revoked(8), GRANT, "this worker has heard of 8"),
+        (NOTHING.revoked(8), GRANT, "this worker has seen 8"),
         (started(GRANT), other(slot_epoch=8, device="GPU-2"), "device is 'GPU-2', its engine was started on 'GPU-1'"),
     ],
 )
@@ -70,7 +70,7 @@ def test_who_holds_no_memory_gives_its_grant_back(engine):
     ("standing", "slot_epoch", "engine", "words"),
     [
         (FREE, 9, STANDBY, "without --device-grants"),
-        (GRANTED, 6, STANDBY, "slot_epoch is 6, but this worker has heard of 7"),
+        (GRANTED, 6, STANDBY, "slot_epoch is 6, but this worker has seen 7"),
         (GRANTED, 7, EngineStatus(State.READY), "holds memory"),
         (GRANTED, 7, EngineStatus(State.STARTING), "holds memory"),
         (GRANTED, 7, msgspec.structs.replace(ASLEEP, sleeping_tags=("kv_cache",)), "holds memory"),

@@ -193,7 +193,7 @@ async def test_another_run_of_the_container_has_another_name_and_knows_nothing(o
         await grant(first, instance=name)
     async with open_house(**COLD, seams=Seams(warms_templates=False)) as second:
         refused = await second.refusal(grant(second, instance=name))
-        assert (refused.code(), "it started anew" in refused.details()) == (Code.FAILED_PRECONDITION, True)
+        assert (refused.code(), "it restarted" in refused.details()) == (Code.FAILED_PRECONDITION, True)
         status = await second.operate("GetStatus")
         assert (status.instance != name, status.HasField("grant")) == (True, False)
 

@@ -98,7 +98,7 @@ class Standing:
     def _why_stale(self, slot_epoch: int) -> str:
         if slot_epoch >= self.slot_epoch:
             return ""
-        return f"slot_epoch is {slot_epoch}, but this worker has heard of {self.slot_epoch}; the slot has another turn"
+        return f"slot_epoch is {slot_epoch}, but this worker has seen {self.slot_epoch}; the slot has another turn"
 
 
 def holds_memory(engine: EngineStatus) -> bool:

@@ -42,7 +42,7 @@ class Grants:
         if why := self.standing.why_not_granted(wanted):
             raise _refused(f"GrantDevice: {why}")
         if instance not in {"", self._instance}:
-            raise _refused(f"GrantDevice: instance is {instance!r}, this worker is {self._instance!r}: it started anew")
+            raise _refused(f"GrantDevice: instance is {instance!r}, this worker is {self._instance!r}: it restarted")
         self._enter(self.standing.granted(wanted), "device granted")
 
     def check_revoke(self, slot_epoch: int, engine: EngineStatus) -> None:

@@ -61,7 +61,7 @@ def add_grant_flags(group: argparse._ArgumentGroup) -> None:
 def check_grant_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
     """End like any bad flag does where nobody could grant, or what is granted would not be all that is used."""
     if flags.device_grants and flags.standalone:
-        parser.error("argument --device-grants: not allowed with --standalone: nobody grants there")
+        parser.error("argument --device-grants: not allowed with --standalone: nothing grants devices there")
     if flags.device_grants and flags.pipeline_parallel_size > 1:
         parser.error(
             f"argument --device-grants: needs --pipeline-parallel-size 1, not {flags.pipeline_parallel_size}: "

@@ -130,7 +130,7 @@ def recall(
         if not difference:
             logger.info("the profile of an earlier start holds: %s", cache.path(key))
             return dataclasses.replace(remembered.measured, seconds=time.monotonic() - started_s)
-        logger.info("the profile of an earlier start does not hold, it is taken anew: %s", difference)
+        logger.info("the profile of an earlier start does not apply, measuring again: %s", difference)
     measured = measure()
     cache.put(key, Remembered(measured, limit.total_bytes))
     return measured

@@ -23,7 +23,7 @@ def evaluate(observed: PoolObserved, idleness: Idleness) -> Condition:
         return Condition(TYPE, "Unknown", "NoPods", "no member has a pod on a slot")
     going = (name for name in used if (claim := observed.claims.get(name)) and claim.is_deleting)
     if name := next(going, ""):
-        words = f"ResourceClaim {name} is being deleted; its pods wait until it is made anew"
+        words = f"ResourceClaim {name} is being deleted; its pods wait until it is created again"
         return Condition(TYPE, "False", "ClaimGoes", words)
     for name in used:
         for _, pod in observed.pods_on(name):
