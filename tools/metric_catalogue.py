@@ -206,17 +206,17 @@ _INTRODUCTION = """# Metrics
 Operator, gateways and workers each publish `/metrics` on port 8080, in Prometheus' text format. The workers' engine
 metrics keep vLLM's names, so that dashboards and autoscalers of the field read them.
 
-What is scraped must keep the labels that the operator gives (`honorLabels: true`): its series of a deployment carry
-that deployment's namespace, and those of a rank the worker's pod. A scrape adds `namespace` and `pod` of the process
-itself to all others; the dashboards need both. `dormouse_kv_blocks`, `dormouse_gpu_residual_bytes` and
+Scrapes must keep the operator's labels (`honorLabels: true`): its series of a deployment carry that deployment's
+namespace, and those of a rank the worker's pod. To all others a scrape adds `namespace` and `pod` of the process; the
+dashboards need both. `dormouse_kv_blocks`, `dormouse_gpu_residual_bytes` and
 `dormouse_sleep_seconds` come from the operator and from workers; the operator's first two carry `deployment`.
 
-A histogram has `_bucket`, `_sum` and `_count`. `process_…` metrics carry the prefix `dormouse_`, so that an alert finds
-ours among those of others; a worker's are of its front."""
+A histogram has `_bucket`, `_sum` and `_count`. `process_…` metrics have the prefix `dormouse_`; a worker's are those of
+its front."""
 _PARTS = {
-    "operator": "Every operator publishes these; what is said of deployments comes from the one that leads.",
-    "gateway": "Every gateway tells of what came to itself: add them up.",
-    "worker": "Every worker pod tells of itself.",
+    "operator": "Every operator publishes these; metrics of deployments come from the leader.",
+    "gateway": "Every gateway reports its own requests: sum over gateways.",
+    "worker": "Every worker pod reports its own.",
 }
 
 

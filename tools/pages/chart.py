@@ -56,6 +56,5 @@ def _default(one: Field, defaults: Any) -> str:
     return "" if "properties" in one.schema else as_written(found)
 
 
-_INTRODUCTION = """What `helm install --set` and a file of values may say. A value that is not here is an error. No
-value is needed; an empty cell under *Default* is an empty text, list or map. What they are for stands in
-[Install](../install.md)."""
+_INTRODUCTION = """Every value of the chart. An unknown value is an error. No value is required; an empty cell under
+*Default* is an empty text, list or map. [Install](../install.md) explains them by purpose."""

@@ -85,10 +85,10 @@ def _rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         yield from _rules(below, f"{path}.{name}".lstrip("."))
 
 
-_DEPLOYMENTS = """`inference.dormouse.dev/v1alpha1`, short name `infd`. The same text is told by `kubectl explain
-infd.spec`. A field that is not here is an error. How the fields play together stands in
-[The life of a deployment](../concepts/lifecycle.md) and [Place pods and models](../how-to/placement.md)."""
-_POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. The same text is told by `kubectl explain
-gpool.spec`. A field that is not here is an error."""
+_DEPLOYMENTS = """`inference.dormouse.dev/v1alpha1`, short name `infd`. `kubectl explain infd.spec` shows
+the same text. An unknown field is an error. See [Lifecycle](../concepts/lifecycle.md) and
+[Place pods and models](../how-to/placement.md)."""
+_POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. `kubectl explain gpool.spec`
+shows the same text. An unknown field is an error. See [GPU pools](../concepts/pools.md)."""
 _ADAPTERS = """`inference.dormouse.dev/v1alpha1`, short name `infa`. The same text is told by `kubectl explain
 infa.spec`. A field that is not here is an error. [Adapters](../concepts/adapters.md) has the rest."""
