@@ -149,7 +149,7 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
     for name in schema.get("required", ()):
         if name not in value:
             _check_kind(value, properties, path)
-            raise refuse(_join(path, name), "missing", properties[name].get("description", "it is needed"))
+            raise refuse(_join(path, name), "missing", _wanted(properties[name]))
     for name, item in value.items():
         where = _join(path, name)
         _check_text(name, schema.get("propertyNames", {}), where)
@@ -166,6 +166,13 @@ def _check_kind(value: dict[str, Any], properties: Schema, path: str) -> None:
     for name in value.keys() & properties.keys():
         if "enum" in properties[name]:
             check(value[name], properties[name], _join(path, name))
+
+
+def _wanted(schema: Schema) -> str:
+    """Return what has to be there, in words."""
+    if "enum" in schema:
+        return _choices(schema)
+    return str(schema.get("description", "")) or " or ".join(_article(name) for name in _types(schema))
 
 
 def _choices(schema: Schema) -> str:

@@ -99,7 +99,12 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"modalities": ["text", "audio"]}, "modalities is 2 items; allowed: 1 to 1"),
         ({"modalities": ["audio"]}, 'modalities[0] is "audio"; allowed: "text". Answers are text.'),
         ({"prediction": {"type": "text", "content": "a"}}, 'prediction.type is "text"; allowed: "content".'),
+        ({"prediction": {}}, 'prediction.type is missing; allowed: "content". There are no others.'),
         ({"prediction": {"type": "content"}}, "prediction.content is missing"),
+        (
+            {"prediction": {"type": "content", "content": [{"type": "text"}]}},
+            "prediction.content[0].text is missing; allowed: a string",
+        ),
         ({"prediction": {"type": "content", "content": [1]}}, "prediction.content[0] is 1"),
         ({"verbosity": "low"}, 'verbosity is "low"; allowed: "medium". How much a model says is up to it.'),
         ({"response_format": {"type": "xml"}}, 'response_format.type is "xml"; allowed: "text", "json_object", "json_'),
