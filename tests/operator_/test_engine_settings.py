@@ -127,6 +127,7 @@ def test_how_much_a_worker_computes_at_a_time_is_guessed_alike_by_operator_and_g
 def test_bounds_and_choices_are_those_of_the_worker(name):
     knob, schema = KNOBS[name], schema_of(name)
     assert tuple(sorted(schema.get("enum", ()), key=str)) == tuple(sorted(knob.choices, key=str))
+    assert schema.get("pattern") == knob.meta.pattern or knob.kind is not str
     if knob.kind is tuple:
         assert schema["maxItems"] == knob.meta.max_length
         item = get_args(get_args(knob.hint)[0])[0].__metadata__[0]

@@ -15,6 +15,7 @@ import msgspec
 
 MAX_SPECULATIVE_TOKENS = 64
 MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
+FAMILY_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"  # of how a model writes calls or thoughts
 NONE = "none"  # of what quantization may be: the weights are as the files have them
 
 
@@ -72,28 +73,21 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     tool_call_parser: Annotated[
-        Literal[
-            "auto",
-            "none",
-            "hermes",
-            "llama3_json",
-            "mistral",
-            "pythonic",
-            "deepseek_v3",
-            "deepseek_v31",
-            "granite",
-            "glm45",
-            "qwen3_coder",
-            "openai",
-        ],
+        str,
         _flag(
-            "how the model writes calls of functions: auto = as its chat template says (default), none = calls are text"
+            "how the model writes calls of functions: auto = as its tokenizer_config.json or its chat template says "
+            "(default), none = calls are text, else the name of a family of models, of this worker or of a package",
+            "NAME",
+            pattern=FAMILY_NAME,
         ),
     ] = "auto"
     reasoning_parser: Annotated[
-        Literal["auto", "none", "think", "granite", "mistral", "openai"],
+        str,
         _flag(
-            "how the model writes what it thinks: auto = as its chat template says (default), none = thoughts are text"
+            "how the model writes what it thinks: auto = as its tokenizer_config.json or its chat template says "
+            "(default), none = thoughts are text, else the name of a family of models, of this worker or of a package",
+            "NAME",
+            pattern=FAMILY_NAME,
         ),
     ] = "auto"
     seed: Annotated[int, _flag("of random weights (default {default})", ge=0, le=(1 << 63) - 1)] = 0

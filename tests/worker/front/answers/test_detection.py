@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_worker.common.knobs import KNOBS
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.detection import families_of
-from dormouse_worker.front.answers.registry import BUILT_IN
 
 
 def found(template, **said):
@@ -43,7 +42,15 @@ def test_what_the_settings_say_goes_before_the_template():
     assert found(template, tool_call_parser="pythonic", reasoning_parser="none") == ("pythonic", "")
 
 
-def test_settings_name_all_families_and_no_others():
-    said = {"auto", "none"}
-    assert set(KNOBS["tool_call_parser"].choices) - said == set(BUILT_IN.tool_names) - {""}
-    assert set(KNOBS["reasoning_parser"].choices) - said == set(BUILT_IN.reasoning_names) - {""}
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"tool_call_parser": "hermse"}, ["--tool-call-parser", "'hermse'", "hermes", "openai", "package"]),
+        ({"reasoning_parser": "hermes"}, ["--reasoning-parser", "'hermes'", "think"]),
+        ({"tool_call_parser": "response_template"}, ["--tool-call-parser", "'response_template'"]),
+    ],
+)
+def test_a_family_that_nobody_knows_is_refused_with_those_that_are_known(said, words):
+    with pytest.raises(InvalidSettings) as refused:
+        found("{{ messages }}", **said)
+    assert all(word in str(refused.value) for word in words)

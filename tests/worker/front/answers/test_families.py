@@ -14,6 +14,7 @@ from dormouse_worker.front.answers.families import HARMONY, TOOL_FAMILIES
 from tests.worker.front.answers.corpus import SAMPLES, Sample, collected
 
 NUM_SPLITS = 60
+NUM_SPLITS_OF_A_FAMILY = 10_000
 
 
 def pieces_of(text: str, rng: random.Random) -> list[str]:
@@ -34,6 +35,19 @@ def test_a_text_in_pieces_says_the_same(name: str):
     sample, rng = SAMPLES[name], random.Random(name)
     for pieces in ([*sample.text], *(pieces_of(sample.text, rng) for _ in range(NUM_SPLITS))):
         parser = sample.parser()
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        assert collected([*events, *parser.finish()]) == sample.says, pieces
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("family", [*TOOL_FAMILIES, HARMONY, "think"])
+def test_ten_thousand_splits_of_a_familys_answers_say_the_same(family: str):
+    rng = random.Random(family)
+    samples = [sample for sample in SAMPLES.values() if family in {sample.tools, sample.reasoning}]
+    for number in range(NUM_SPLITS_OF_A_FAMILY):
+        sample = samples[number % len(samples)]
+        parser, pieces = sample.parser(), pieces_of(sample.text, rng)
         events = [event for piece in pieces for event in parser.feed(piece)]
         assert collected([*events, *parser.finish()]) == sample.says, pieces
 

@@ -50,6 +50,7 @@ def test_a_packages_families_are_known_by_name_and_by_their_templates(install):
     assert families_of(TEMPLATE, settings, families) == ("arrows", "muses")
     assert families_of("<tool_call><<mu", settings, families) == ("hermes", "")
     assert families_of(TEMPLATE, EngineSettings(model="m", tool_call_parser="none"), families) == ("", "muses")
+    assert families_of("", EngineSettings(model="m", tool_call_parser="arrows"), families) == ("arrows", "")
 
 
 def test_an_answer_is_read_by_a_packages_families_however_it_is_cut(install):

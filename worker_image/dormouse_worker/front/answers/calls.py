@@ -7,18 +7,28 @@ arguments so that they are valid, and what follows is text.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dormouse_worker.front.answers.argument_values import clean, object_json, value_json
 from dormouse_worker.front.answers.closable_json import JsonWriter, Malformed, expect, read_text, read_value
 from dormouse_worker.front.answers.emitter import Emitter
 from dormouse_worker.front.answers.source import Source, Wait, read_until
 
 MAX_NAME_CHARS = 256
-_NAME_KEYS = frozenset({"name"})
-_ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 _OTHER_KEYS = frozenset({"type", "id"})  # where nothing else says that it is a call
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNames:
+    """What the members of a call as a JSON object are called."""
+
+    name: frozenset[str]
+    arguments: frozenset[str]
+
+
+USUAL_NAMES = MemberNames(frozenset({"name"}), frozenset({"arguments", "parameters"}))
 
 
 class CallSyntax(Protocol):
@@ -120,32 +130,36 @@ class PairCalls:
                 return
             value, ended = yield from read_until(source, [self.value_closing])
             if ended:
-                out.text(f"{comma}{json.dumps(_clean(key.strip()))}:{_value_json(value, key.strip(), schema)}")
+                out.text(f"{comma}{json.dumps(clean(key.strip()))}:{value_json(value, key.strip(), schema)}")
                 comma = ","
             _, marker = yield from read_until(source, [self.key_opening, self.closing])
 
 
-def read_objects(source: Source, out: Emitter, required: frozenset[str] | None = None) -> Wait:
+def read_objects(
+    source: Source, out: Emitter, required: frozenset[str] | None = None, *, names: MemberNames = USUAL_NAMES
+) -> Wait:
     """Read a JSON list of calls. Raises Malformed."""
     yield from expect(source, "[")
     while (yield from source.skip_space()) != "]":
-        yield from read_object(source, out, required)
+        yield from read_object(source, out, required, names=names)
         if (yield from source.skip_space()) != "]":
             yield from expect(source, ",")
     source.take(1)
 
 
-def read_object(source: Source, out: Emitter, required: frozenset[str] | None = None) -> Wait:
+def read_object(
+    source: Source, out: Emitter, required: frozenset[str] | None = None, *, names: MemberNames = USUAL_NAMES
+) -> Wait:
     """Read one call as a JSON object; `required`: the only names that make it one. Raises Malformed."""
     pieces: list[str] = []
-    name = yield from _read_members(source, out, pieces, required)
+    name = yield from _read_members(source, out, pieces, required, names)
     if name is not None:
         begin(source, out, name).text("".join(pieces) or "{}")
     source.mark()
 
 
 def _read_members(
-    source: Source, out: Emitter, held: list[str], required: frozenset[str] | None
+    source: Source, out: Emitter, held: list[str], required: frozenset[str] | None, names: MemberNames
 ) -> Generator[None, None, str | None]:
     """Read an object's members; return the name of a call that has not begun yet: its arguments are held, or none."""
     name: str | None = None
@@ -154,12 +168,12 @@ def _read_members(
     while (yield from source.skip_space()) != "}":
         key = yield from read_text(source)
         yield from expect(source, ":")
-        if key in _NAME_KEYS and name is None:
+        if key in names.name and name is None:
             name = checked_name((yield from read_text(source)), required)
-        elif key in _ARGUMENT_KEYS and name is not None and not has_begun and not held:
+        elif key in names.arguments and name is not None and not has_begun and not held:
             has_begun = True
             yield from read_arguments(source, begin(source, out, name))
-        elif key in _ARGUMENT_KEYS and not has_begun and not held:
+        elif key in names.arguments and not has_begun and not held:
             yield from read_arguments(source, JsonWriter(held.append))
         elif required is None or key in _OTHER_KEYS:
             yield from read_value(source, JsonWriter(lambda _: None))
@@ -187,7 +201,7 @@ def read_arguments(source: Source, out: JsonWriter) -> Wait:
 def _read_arguments(source: Source, out: JsonWriter) -> Wait:
     first = yield from source.skip_space()
     if first == '"':
-        out.text(_object_json((yield from read_text(source))))
+        out.text(object_json((yield from read_text(source))))
     elif first == "{":
         yield from read_value(source, out)
     elif (yield from source.starts_with("null")):
@@ -212,7 +226,7 @@ def read_name(source: Source, end: str) -> Generator[None, None, str]:
 
 def checked_name(text: str, required: frozenset[str] | None = None) -> str:
     """Return a function's name without white space around. Raises Malformed."""
-    name = _clean(text.strip())
+    name = clean(text.strip())
     if not name or len(name) > MAX_NAME_CHARS or any(character.isspace() for character in name):
         raise Malformed(f"{name[:40]!r} is no function's name")
     if required is not None and name not in required:
@@ -230,39 +244,3 @@ def _end(source: Source, closing: str) -> Wait:
 
 def _before(text: str, marker: str) -> str:
     return text.partition(marker)[0] if marker else text
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _object_json(text: str) -> str:
-    """Return the object that a string holds as JSON. Raises Malformed."""
-    try:
-        value = json.loads(text)
-        written = _dumped(value)
-    except (ValueError, RecursionError) as error:
-        raise Malformed("arguments in a string are no JSON") from error
-    if not isinstance(value, dict):
-        raise Malformed("arguments in a string are no object")
-    return written
-
-
-def _value_json(text: str, key: str, schema: Any) -> str:
-    text = text.removeprefix("\n").removesuffix("\n")
-    if _member(_member(_member(schema, "properties"), key), "type") != "string":
-        try:
-            return _dumped(json.loads(text))
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(_clean(text))
-
-
-def _member(value: Any, key: str) -> Any:
-    """Return what a schema that a caller wrote says, None if it is not of that form."""
-    return value.get(key) if isinstance(value, Mapping) else None
-
-
-def _dumped(value: Any) -> str:
-    """Return a value as JSON. Raises ValueError for infinity and NaN, which Python reads and JSON does not know."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -42,6 +42,14 @@ class Emitter:
         """Think a text."""
         self._say(Reasoning, text)
 
+    def verbatim_content(self, text: str) -> None:
+        """Say a text with the white space around it."""
+        self._say_all(Content, text)
+
+    def verbatim_reasoning(self, text: str) -> None:
+        """Think a text with the white space around it."""
+        self._say_all(Reasoning, text)
+
     def part(self) -> None:
         """End a section: white space around is not part of any."""
         self._held, self._is_fresh = "", True
@@ -60,6 +68,12 @@ class Emitter:
         if self._held and not self._is_fresh:
             self._events.append(self._section(self._held))
         self._held = ""
+
+    def _say_all(self, section: type[Content | Reasoning], text: str) -> None:
+        self.part()
+        self._section = section
+        if text:
+            self._events.append(section(text))
 
     def _say(self, section: type[Content | Reasoning], text: str) -> None:
         if section is not self._section:

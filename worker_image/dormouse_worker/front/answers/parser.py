@@ -15,6 +15,8 @@ from dormouse_worker.front.answers.families import ReasoningFamily, ToolFamily
 from dormouse_worker.front.answers.harmony import MARKERS as HARMONY_MARKERS
 from dormouse_worker.front.answers.harmony import read_harmony
 from dormouse_worker.front.answers.python_calls import read_python_calls
+from dormouse_worker.front.answers.response_reader import Reading
+from dormouse_worker.front.answers.response_template import Kind, ResponseTemplate
 from dormouse_worker.front.answers.sections import pass_on
 from dormouse_worker.front.answers.source import Source, Wait
 
@@ -29,13 +31,22 @@ class Grammar:
     is_harmony: bool = False
     forced: str | None = None  # the answer is arguments of this function; "" = a list of calls
     is_single: bool = False  # only the first call is told
+    response: ResponseTemplate | None = None  # the checkpoint's own description, by which all is read
+    told: frozenset[Kind] = frozenset()  # of its parts; others are content as they stand
+    begun: str = ""  # what the prompt has of the answer, for such a description
+
+    @property
+    def reads_thoughts(self) -> bool:
+        """Return whether thoughts are read as a family's, before everything else."""
+        return self.reasoning is not None and not (self.response and "reasoning" in self.told)
 
     @property
     def markers(self) -> frozenset[str]:
         """Return what may stand in a text beside what it says."""
         of_reasoning = {self.reasoning.opening, self.reasoning.closing} if self.reasoning else set()
         of_calls = self.tools.markers if self.tools else frozenset[str]()
-        return of_calls | of_reasoning | (HARMONY_MARKERS if self.is_harmony else frozenset())
+        of_all = HARMONY_MARKERS if self.is_harmony else self.response.markers if self.response else frozenset[str]()
+        return of_calls | of_reasoning | of_all
 
 
 class AnswerParser:
@@ -47,6 +58,8 @@ class AnswerParser:
         self._out = Emitter(schemas, is_single=grammar.is_single)
         self._reader = self._read()
         self._is_done = False
+        if grammar.begun:
+            self.feed(grammar.begun)  # and nothing of it is told
 
     def __repr__(self) -> str:
         return f"AnswerParser({self._source!r}, {self._out!r})"
@@ -78,8 +91,11 @@ class AnswerParser:
         if grammar.is_harmony:
             yield from read_harmony(source, out)
             return
-        if grammar.reasoning:
+        if grammar.reads_thoughts:
             yield from _read_reasoning(source, out, grammar)
+        if grammar.response:
+            yield from Reading(grammar.response, source, out, grammar.told).read()
+            return
         if grammar.forced is not None:
             yield from _read_forced(source, out, grammar.forced)
         elif grammar.tools and grammar.tools.bare:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Sequence
 
+import regex
+
 Wait = Generator[None, None, None]
 _SPACE = re.compile(r"[ \t\r\n]*")
+_NUM_BEHIND = 64  # characters that are kept when they are read: for expressions that look behind
 
 
 class Source:
@@ -26,15 +29,25 @@ class Source:
 
     def append(self, text: str) -> None:
         """Take more of the text."""
-        kept = self._at if self._mark is None else self._mark
-        self._text = self._text[kept:] + text
-        self._at -= kept
-        self._mark = None if self._mark is None else 0
+        dropped = max(0, (self._at if self._mark is None else self._mark) - _NUM_BEHIND)
+        self._text = self._text[dropped:] + text
+        self._at -= dropped
+        self._mark = None if self._mark is None else self._mark - dropped
 
     @property
     def unread(self) -> str:
         """Return what is there and not read."""
         return self._text[self._at :]
+
+    @property
+    def at(self) -> int:
+        """Return where in the text the unread begins, until more of it comes."""
+        return self._at
+
+    @property
+    def end(self) -> int:
+        """Return where it ends."""
+        return len(self._text)
 
     def take(self, num_chars: int) -> str:
         """Read this many characters, which are there."""
@@ -88,6 +101,10 @@ class Source:
             return ""
         self._at = found.end()
         return found.group()
+
+    def search(self, pattern: regex.Pattern[str], *, timeout_s: float) -> regex.Match[str] | None:
+        """Return the first match, also one of which the rest is yet to come; nothing is read. Raises TimeoutError."""
+        return pattern.search(self._text, self._at, partial=not self.is_ended, timeout=timeout_s)
 
     def find(self, markers: Sequence[str]) -> tuple[int, str] | None:
         """Return how many characters stand before the first of the markers, and which it is; the longest at a place."""

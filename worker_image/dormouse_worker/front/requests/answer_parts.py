@@ -15,11 +15,13 @@ from dormouse_worker.front.answers.events import Arguments, CallBegins, Content,
 from dormouse_worker.front.answers.families import HARMONY
 from dormouse_worker.front.answers.parser import AnswerParser, Grammar
 from dormouse_worker.front.answers.registry import Families
+from dormouse_worker.front.answers.response_template import RESPONSE_TEMPLATE, Kind, ResponseTemplate
 from dormouse_worker.front.requests.streams import Piece
 from dormouse_worker.front.requests.validation import refuse
 from dormouse_worker.front.text.plain import in_order
 from dormouse_worker.front.text.served_model import Model
 
+NUM_BEGUN_TOKENS = (64, 1024, 16_384)  # of a prompt that are looked through for where the answer begins
 NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer
 ABORT = "abort"  # of an answer that goes on elsewhere
 
@@ -55,7 +57,7 @@ def read_parsing(model: Model, request: pb.GenerateRequest, prompt: Sequence[int
     calls = bool(grammar.tools) or grammar.is_harmony or grammar.forced is not None
     if calls:
         _check_tools(request.chat)
-    is_told = calls or grammar.reasoning
+    is_told = calls or grammar.reasoning or grammar.response
     return Parsing(grammar, schemas, _first_strict(request.chat) if calls else "") if is_told else None
 
 
@@ -120,14 +122,37 @@ def _grammar(model: Model, asked: pb.AnswerParsing, prompt: Sequence[int], *, ha
     thinks = (asked.reasoning_parser or model.reasoning_parser) if asked.reasoning else ""
     reasoning, family = model.families.reasoning.get(thinks), model.families.tools.get(tools)
     can_call = forced is None and family is not None and not (has_form and not family.may_replace_a_form)
+    own = model.own_answers if forced is None and not has_form and _is_own(tools, thinks) else None
     return Grammar(
         tools=family if can_call else None,
         reasoning=reasoning,
-        begins_in_reasoning=reasoning is not None and _ends_with(model, prompt, reasoning.opening),
+        begins_in_reasoning=own is None and reasoning is not None and _ends_with(model, prompt, reasoning.opening),
         is_harmony=HARMONY in {tools, thinks} and forced is None and not has_form,
         forced=forced,
         is_single=asked.single_call,
+        response=own,
+        told=_told(tools, thinks),
+        begun=_begun(model, prompt, own) if own else "",
     )
+
+
+def _is_own(tools: str, thinks: str) -> bool:
+    """Return whether a checkpoint's own description reads the answer: a family's calls stand in any text."""
+    return tools == RESPONSE_TEMPLATE or (not tools and thinks == RESPONSE_TEMPLATE)
+
+
+def _told(tools: str, thinks: str) -> frozenset[Kind]:
+    named: dict[Kind, bool] = {"calls": tools == RESPONSE_TEMPLATE, "reasoning": thinks == RESPONSE_TEMPLATE}
+    return frozenset({"content", *(kind for kind, is_told in named.items() if is_told)})
+
+
+def _begun(model: Model, prompt: Sequence[int], own: ResponseTemplate) -> str:
+    """Return what the prompt has of the answer already, as far as it is looked for."""
+    for num_tokens in NUM_BEGUN_TOKENS:
+        tail = model.codec.decode(list(prompt[-num_tokens:]), skip_special_tokens=False)
+        if (begun := own.begun(tail)) is not None:
+            return begun
+    return ""
 
 
 def _forced(asked: pb.AnswerParsing) -> str | None:

@@ -39,7 +39,7 @@ class Thoughts:
 class GrammarLimits:
     """What one grammar may take to compile."""
 
-    seconds: float = 1.8  # of the clock: with what is around it, who asked knows within 2
+    seconds: float = 1.6  # of the clock: with what is around it, who asked knows within 2
     start_s: float = 30.0  # until the process answers at all: it reads the tokenizer first
     memory_bytes: int = 256 << 20  # beyond what the process begins with
 

@@ -14,7 +14,14 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.answers.detection import families_of
+from dormouse_worker.front.answers.own_family import with_own
 from dormouse_worker.front.answers.registry import BUILT_IN, Families, installed_families
+from dormouse_worker.front.answers.response_calls import Unsupported
+from dormouse_worker.front.answers.response_template import (
+    RESPONSE_TEMPLATE,
+    ResponseTemplate,
+    read_response_template,
+)
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
@@ -41,6 +48,7 @@ class Model:
     tool_call_parser: str = ""  # the family by whose rules its answers are read; "" = calls are text
     reasoning_parser: str = ""
     families: Families = BUILT_IN  # that requests may name
+    own_answers: ResponseTemplate | None = None  # what the checkpoint says of its answers itself
 
     async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
         """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat cannot be rendered, or text not fit."""
@@ -180,9 +188,25 @@ def load_model(
     except (TemplateRefused, KeyError, TypeError, OSError, ValueError) as error:
         raise ModelInvalid(f"{path}: {error}; mend the chat template") from error
     grammars = Grammars(path / "tokenizer.json", card.eos_token_ids)
-    families = installed_families()
-    chosen = families_of("\n".join(sources.values()), settings, families)
-    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *chosen, families)
+    template, own = "\n".join(sources.values()), _own_answers(settings, config)
+    families = with_own(installed_families(), own, template)
+    chosen = families_of(template, settings, families, own)
+    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *chosen, families, own)
+
+
+def _own_answers(settings: EngineSettings, config: Mapping[str, Any]) -> ResponseTemplate | None:
+    """Return what the checkpoint says of its answers, None if nothing or if the settings say otherwise.
+
+    Raises ModelInvalid where it says what nobody keeps.
+    """
+    said = config.get(RESPONSE_TEMPLATE)
+    if said is None or not {settings.tool_call_parser, settings.reasoning_parser} & {"auto", RESPONSE_TEMPLATE}:
+        return None
+    try:
+        return read_response_template(said)
+    except Unsupported as error:
+        advice = "name families by --tool-call-parser and --reasoning-parser, or none"
+        raise ModelInvalid(f"{settings.model_path / 'tokenizer_config.json'}: {error}; {advice}") from error
 
 
 def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
