@@ -30,6 +30,13 @@ MAX_CHAT_MESSAGES = 1024
 MAX_TOOLS = 128
 MAX_EMBED_INPUTS = 2048  # texts in one message
 MAX_SCORE_DOCUMENTS = 2048  # in one message
+MAX_LOGPROB_TOKEN_IDS = 32  # with as many likeliest ones, positions of a message still fit it
+MAX_DECIDE_QUESTIONS = 400
+MAX_DECIDE_CHOICES = 255
+MAX_DECIDE_LEVELS = 10
+MAX_DECIDE_TOKENS = 1 << 22  # of the prompts of all questions: a short message repeats a long state many times
+MAX_LABEL_BYTES = 64
+MAX_CACHE_KEY_BYTES = 256
 FLOAT_BYTES = 4  # of a number of a vector, in a message
 
 _KEEPALIVE_TIME_MS = 20_000

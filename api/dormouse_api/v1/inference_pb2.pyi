@@ -322,6 +322,7 @@ class SamplingParams(_message.Message):
     N_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     STRUCTURED_OUTPUTS_FIELD_NUMBER: _builtins.int
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """≥ 0, default 1; 0 = greedy: always the likeliest token"""
     top_p: _builtins.float
@@ -378,6 +379,10 @@ class SamplingParams(_message.Message):
     def structured_outputs(self) -> Global___StructuredOutputs:
         """unset: any text"""
 
+    @_builtins.property
+    def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 32: their log-probabilities are told at each position of the output, likely or not. Turns logprobs on."""
+
     def __init__(
         self,
         *,
@@ -403,10 +408,11 @@ class SamplingParams(_message.Message):
         n: _builtins.int | None = ...,
         prompt_logprobs: _builtins.int | None = ...,
         structured_outputs: Global___StructuredOutputs | None = ...,
+        logprob_token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_ignore_eos", b"_ignore_eos", "_include_stop_str_in_output", b"_include_stop_str_in_output", "_logprobs", b"_logprobs", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_structured_outputs", b"_structured_outputs", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "include_stop_str_in_output", b"include_stop_str_in_output", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "n", b"n", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "structured_outputs", b"structured_outputs", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_ignore_eos", b"_ignore_eos", "_include_stop_str_in_output", b"_include_stop_str_in_output", "_logprobs", b"_logprobs", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_structured_outputs", b"_structured_outputs", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "include_stop_str_in_output", b"include_stop_str_in_output", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "n", b"n", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "structured_outputs", b"structured_outputs", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_ignore_eos", b"_ignore_eos", "_include_stop_str_in_output", b"_include_stop_str_in_output", "_logprobs", b"_logprobs", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_structured_outputs", b"_structured_outputs", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "include_stop_str_in_output", b"include_stop_str_in_output", "logit_bias", b"logit_bias", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "n", b"n", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "structured_outputs", b"structured_outputs", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
@@ -677,6 +683,7 @@ class PositionLogprobs(_message.Message):
 
     SAMPLED_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
+    NAMED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sampled(self) -> Global___TokenLogprob:
         """the token that was taken"""
@@ -685,15 +692,20 @@ class PositionLogprobs(_message.Message):
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """descending"""
 
+    @_builtins.property
+    def named(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """those of logprob_token_ids, in their order"""
+
     def __init__(
         self,
         *,
         sampled: Global___TokenLogprob | None = ...,
         top: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        named: _abc.Iterable[Global___TokenLogprob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampled", b"sampled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sampled", b"sampled", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["named", b"named", "sampled", b"sampled", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1320,6 +1332,272 @@ class ScoreResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class DecideOption(_message.Message):
+    """What may be chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """what it is; not empty"""
+    description: _builtins.str
+    """more of it, for the model"""
+    label: _builtins.str
+    """What the model would say for it, 1 to 64 bytes. Set for all options of a question, or for none: letters then, numbers,
+    where there are more than 26. None may begin another.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        label: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "label", b"label", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideOption: _TypeAlias = DecideOption  # noqa: Y015
+
+@_typing.final
+class DecideQuestion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Predicate(_message.Message):
+        """Whether the instructions, a statement or a question, are true of the state. Labels are yes and no."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        IF_TRUE_FIELD_NUMBER: _builtins.int
+        IF_FALSE_FIELD_NUMBER: _builtins.int
+        if_true: _builtins.str
+        """what true means, for the model"""
+        if_false: _builtins.str
+        """what false means"""
+        def __init__(
+            self,
+            *,
+            if_true: _builtins.str = ...,
+            if_false: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["if_false", b"if_false", "if_true", b"if_true"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Choice(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        OPTIONS_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecideOption]:
+            """2 to 255"""
+
+        def __init__(
+            self,
+            *,
+            options: _abc.Iterable[Global___DecideOption] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Score(_message.Message):
+        """Labels are digits from 0."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        LEVELS_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def levels(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecideOption]:
+            """2 to 10, from the lowest; without labels of their own"""
+
+        def __init__(
+            self,
+            *,
+            levels: _abc.Iterable[Global___DecideOption] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["levels", b"levels"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
+    PREDICATE_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    instructions: _builtins.str
+    """what is asked"""
+    @_builtins.property
+    def predicate(self) -> Global___DecideQuestion.Predicate:
+        """is it true?"""
+
+    @_builtins.property
+    def choice(self) -> Global___DecideQuestion.Choice:
+        """which is it?"""
+
+    @_builtins.property
+    def score(self) -> Global___DecideQuestion.Score:
+        """how much is it?"""
+
+    def __init__(
+        self,
+        *,
+        instructions: _builtins.str = ...,
+        predicate: Global___DecideQuestion.Predicate | None = ...,
+        choice: Global___DecideQuestion.Choice | None = ...,
+        score: Global___DecideQuestion.Score | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "kind", b"kind", "predicate", b"predicate", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "instructions", b"instructions", "kind", b"kind", "predicate", b"predicate", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["predicate", "choice", "score"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___DecideQuestion: _TypeAlias = DecideQuestion  # noqa: Y015
+
+@_typing.final
+class DecideRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    PROMPT_CACHE_KEY_FIELD_NUMBER: _builtins.int
+    MIN_LABEL_MASS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """as in GenerateRequest"""
+    request_id: _builtins.str
+    """as in GenerateRequest"""
+    text: _builtins.str
+    """not empty"""
+    priority: _builtins.int
+    """as in GenerateRequest"""
+    prompt_cache_key: _builtins.str
+    """At most 256 bytes. Cached beginnings are shared only between calls with the same one. Empty: as Generate shares."""
+    min_label_mass: _builtins.float
+    """0 to 1: a question whose labels are less likely together is refused"""
+    @_builtins.property
+    def chat(self) -> Global___Chat:
+        """without continue_final_message"""
+
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecideQuestion]:
+        """1 to 400. Prompts of all together may have 2^22 tokens, the state in each; it is computed once."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+        chat: Global___Chat | None = ...,
+        questions: _abc.Iterable[Global___DecideQuestion] | None = ...,
+        priority: _builtins.int = ...,
+        prompt_cache_key: _builtins.str = ...,
+        min_label_mass: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "state", b"state", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "min_label_mass", b"min_label_mass", "model", b"model", "priority", b"priority", "prompt_cache_key", b"prompt_cache_key", "questions", b"questions", "request_id", b"request_id", "state", b"state", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["text", "chat"]  # noqa: Y015
+    _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
+
+Global___DecideRequest: _TypeAlias = DecideRequest  # noqa: Y015
+
+@_typing.final
+class DecideAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROBABILITIES_FIELD_NUMBER: _builtins.int
+    LABEL_MASS_FIELD_NUMBER: _builtins.int
+    ARGMAX_IS_LABEL_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    label_mass: _builtins.float
+    """how likely any of the labels was at all, 0 to 1"""
+    argmax_is_label: _builtins.bool
+    """the likeliest token of all begins a label"""
+    refusal: _builtins.str
+    """why this question has no answer, others may; "" = it has one"""
+    @_builtins.property
+    def probabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """How likely each option is beside the others, in their order: the softmax over the log-probabilities of labels. Of a
+        predicate: true, false. Empty if refused.
+        """
+
+    def __init__(
+        self,
+        *,
+        probabilities: _abc.Iterable[_builtins.float] | None = ...,
+        label_mass: _builtins.float = ...,
+        argmax_is_label: _builtins.bool = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argmax_is_label", b"argmax_is_label", "label_mass", b"label_mass", "probabilities", b"probabilities", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideAnswer: _TypeAlias = DecideAnswer  # noqa: Y015
+
+@_typing.final
+class DecideResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """the client's, or the one that was drawn"""
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecideAnswer]:
+        """one for each question, in order"""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """prompt_tokens of all questions, the state in each; cached_tokens those that were not computed for it"""
+
+    @_builtins.property
+    def timings(self) -> Global___Timings:
+        """of the slowest question: queue_seconds and prefill_seconds"""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___DecideAnswer] | None = ...,
+        usage: Global___Usage | None = ...,
+        timings: Global___Timings | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "request_id", b"request_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideResponse: _TypeAlias = DecideResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):

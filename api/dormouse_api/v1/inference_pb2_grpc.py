@@ -54,6 +54,11 @@ class InferenceStub:
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.Decide = channel.unary_unary(
+                '/dormouse.v1.Inference/Decide',
+                request_serializer=dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/dormouse.v1.Inference/Tokenize',
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -103,6 +108,14 @@ class InferenceServicer:
 
     def Score(self, request, context):
         """Tells of each document how well it fits the query. Whole or not at all, as Embed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decide(self, request, context):
+        """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
+        models that generate. Whole or not at all, as Embed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,6 +171,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Decide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decide,
+                    request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -288,6 +306,33 @@ class Inference:
             '/dormouse.v1.Inference/Score',
             dormouse__api_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
             dormouse__api_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.Inference/Decide',
+            dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,10 @@ class InferenceStub:
     """Tells of each text how likely each of the model's labels is. Whole or not at all, as Embed."""
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
     """Tells of each document how well it fits the query. Whole or not at all, as Embed."""
+    Decide: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DecideRequest, _inference_pb2.DecideResponse]
+    """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
+    models that generate. Whole or not at all, as Embed.
+    """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
@@ -75,6 +79,10 @@ class InferenceAsyncStub(InferenceStub):
     """Tells of each text how likely each of the model's labels is. Whole or not at all, as Embed."""
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
     """Tells of each document how well it fits the query. Whole or not at all, as Embed."""
+    Decide: _aio.UnaryUnaryMultiCallable[_inference_pb2.DecideRequest, _inference_pb2.DecideResponse]  # type: ignore[assignment]
+    """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
+    models that generate. Whole or not at all, as Embed.
+    """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -118,6 +126,16 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
         """Tells of each document how well it fits the query. Whole or not at all, as Embed."""
+
+    @_abc_1.abstractmethod
+    def Decide(
+        self,
+        request: _inference_pb2.DecideRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.DecideResponse, _abc.Awaitable[_inference_pb2.DecideResponse]]:
+        """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
+        models that generate. Whole or not at all, as Embed.
+        """
 
     @_abc_1.abstractmethod
     def Tokenize(

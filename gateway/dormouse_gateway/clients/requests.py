@@ -19,7 +19,7 @@ from dormouse_gateway.clients.salts import Salts
 HTTP_PEER = "http:"  # how the address of a peer begins that came over HTTP; gRPC's begin with ipv4: and the like
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
-Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest  # answered whole or not at all
+Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest | pb.DecideRequest  # answered whole or not at all
 Request = pb.GenerateRequest | Whole | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -49,6 +49,7 @@ METHODS = (
     Method("Embed", pb.EmbedRequest, need_ready=True),
     Method("Classify", pb.ClassifyRequest, need_ready=True),
     Method("Score", pb.ScoreRequest, need_ready=True),
+    Method("Decide", pb.DecideRequest, need_ready=True),
 )
 
 

@@ -143,8 +143,9 @@ def _first_misfit(numbers: list[Any], least: int, most: int) -> int | None:
 
 
 def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
-    if len(value) > schema.get("maxProperties", math.inf):
-        raise refuse(path, f"{len(value)} entries", f"at most {schema['maxProperties']}")
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties", math.inf)
+    if not least <= len(value) <= most:
+        raise refuse(path, f"{len(value)} entries", f"{least} to {most}" if least else f"at most {most}")
     properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:

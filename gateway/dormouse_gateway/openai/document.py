@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dormouse_gateway.openai.classify import CLASSIFY_ANSWER, CLASSIFY_REQUEST
+from dormouse_gateway.openai.decisions.schemas import (
+    DECISIONS_ANSWER,
+    DECISIONS_REQUEST,
+    SYSTEMONE_ANSWER,
+    SYSTEMONE_REQUEST,
+)
 from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST
 from dormouse_gateway.openai.messages.schemas import COUNT_REQUEST, MESSAGES_REQUEST
 from dormouse_gateway.openai.responses.schemas import RESPONSES_REQUEST
@@ -199,6 +205,12 @@ def _bodies() -> Json:
         | {
             "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, _EMBEDDINGS),
             **_scorers(),
+            "/v1/decisions": _post(
+                "createDecision", "Answer questions by probabilities.", DECISIONS_REQUEST, DECISIONS_ANSWER
+            ),
+            "/v1/systemone": _post(
+                "createStructuredDecision", "The same, by ids of the caller's.", SYSTEMONE_REQUEST, SYSTEMONE_ANSWER
+            ),
             "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
             "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
         }

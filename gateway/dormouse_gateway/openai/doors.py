@@ -13,6 +13,9 @@ from dormouse_gateway.openai.answers import Form
 from dormouse_gateway.openai.checking import Schema
 from dormouse_gateway.openai.choices import chat_form, completion_form
 from dormouse_gateway.openai.classify import CLASSIFY_REQUEST, classify
+from dormouse_gateway.openai.decisions.asking import decisions
+from dormouse_gateway.openai.decisions.schemas import DECISIONS_REQUEST, SYSTEMONE_REQUEST
+from dormouse_gateway.openai.decisions.systemone import systemone
 from dormouse_gateway.openai.embeddings import EMBEDDINGS_REQUEST, embeddings
 from dormouse_gateway.openai.errors import ApiError, Words, anthropic_body, openai_body
 from dormouse_gateway.openai.inputs import num_calls
@@ -200,7 +203,16 @@ CLASSIFY_DOOR = QuestionDoor(
     answer=classify,
     num_calls=num_calls,
 )
+_DECIDED = {"text": ("input", "state"), "chat": ("input", "state"), "prompt.chat": ("input", "state")}
+DECISIONS_DOOR = QuestionDoor(
+    path="/v1/decisions", schema=DECISIONS_REQUEST, refused={}, names=_DECIDED, answer=decisions
+)
+SYSTEMONE_DOOR = QuestionDoor(
+    path="/v1/systemone", schema=SYSTEMONE_REQUEST, refused=refused.SYSTEMONE, names=_DECIDED, answer=systemone
+)
 QUESTION_DOORS = (
+    DECISIONS_DOOR,
+    SYSTEMONE_DOOR,
     EMBEDDINGS_DOOR,
     *RERANK_DOORS,
     *SCORE_DOORS,

@@ -77,11 +77,13 @@ async def tokens(texts: Texts, positions: Sequence[pb.PositionLogprobs]) -> list
 
 def ids_of(positions: Iterable[pb.PositionLogprobs]) -> set[int]:
     """Return all tokens that these positions speak of."""
-    return {entry.token_id for position in positions for entry in (position.sampled, *position.top)}
+    return {entry.token_id for position in positions for entry in (position.sampled, *position.top, *position.named)}
 
 
 def _token(position: pb.PositionLogprobs, texts: dict[int, str]) -> Token:
-    top = [(texts[entry.token_id], entry.logprob) for entry in position.top]
+    known = {entry.token_id for entry in position.top}
+    named = (entry for entry in position.named if entry.token_id not in known)
+    top = [(texts[entry.token_id], entry.logprob) for entry in (*position.top, *named)]
     return Token(texts[position.sampled.token_id], position.sampled.logprob, top)
 
 

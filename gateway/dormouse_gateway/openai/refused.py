@@ -50,6 +50,12 @@ RERANK: Mapping[str, str] = {
     "rank_fields": "documents are texts, or objects with text alone",
     "max_chunks_per_doc": "a document is read in one pass; use max_tokens_per_doc",
 }
+_TEXT_ONLY = "models see text only"
+SYSTEMONE: Mapping[str, str] = {
+    **dict.fromkeys(("images", "audio", "videos"), _TEXT_ONLY),
+    "cache_salt": "use prompt_cache_key; who shares cached beginnings at most is decided by the API key",
+    "request_id": _VLLM["request_id"],
+}
 RESPONSES: Mapping[str, str] = {
     "previous_response_id": "nothing is stored: send the whole conversation as input",
     "conversation": "nothing is stored: send the whole conversation as input",

@@ -13,7 +13,7 @@ _AS_THEY_ARE = (
     *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
 )
 _WHOLE_NUMBERS = ("seed", "n", "max_tokens", "min_tokens", "prompt_logprobs")
-_LISTS_OF_IDS = ("stop_token_ids", "allowed_token_ids")
+_LISTS_OF_IDS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 
 
 def begin(body: Mapping[str, Any], request_id: str) -> pb.GenerateRequest:

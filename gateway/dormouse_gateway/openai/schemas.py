@@ -16,6 +16,7 @@ from dormouse_api.limits import (
     MAX_CHOICES,
     MAX_LOGIT_BIAS,
     MAX_LOGIT_BIASES,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_LOGPROBS,
     MAX_MESSAGE_BYTES,
     MAX_PENALTY,
@@ -116,6 +117,8 @@ VLLM: Mapping[str, Json] = {
     "skip_special_tokens": BOOLEAN | {"description": "Default true."},
     "bad_words": array(text(1, MAX_BAD_WORD_BYTES), MAX_BAD_WORDS) | {"description": "Words that are not said."},
     "allowed_token_ids": array(TOKEN_ID, MAX_ALLOWED_TOKEN_IDS) | {"description": "Only these tokens are said."},
+    "logprob_token_ids": array(TOKEN_ID, MAX_LOGPROB_TOKEN_IDS)
+    | {"description": "With logprobs, these tokens are told of behind the likeliest ones, likely or not."},
     "priority": PRIORITY,
     "prompt_logprobs": integer(0, MAX_LOGPROBS)
     | {"description": "Log-probabilities of the prompt's tokens. Not with stream."},

@@ -62,6 +62,10 @@ class WorkerTexts:
         """Return the scores of documents; waits as `embed`. Raises CallError."""
         return pb.ScoreResponse.FromString(await self._ask(asked))
 
+    async def decide(self, asked: pb.DecideRequest) -> pb.DecideResponse:
+        """Return the answers to questions; waits as `embed`. Raises CallError."""
+        return pb.DecideResponse.FromString(await self._ask(asked))
+
     async def describe(self) -> pb.GetModelResponse:
         """Return what the model is. Raises CallError."""
         return pb.GetModelResponse.FromString(await self._ask(pb.GetModelRequest(model=self.model)))

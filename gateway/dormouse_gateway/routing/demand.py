@@ -24,7 +24,9 @@ MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
 
 
 def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = "") -> Demand:
-    """Return what the request costs; its whole message has `num_bytes`. What does not generate costs nothing."""
+    """Return what the request costs; its whole message has `num_bytes`. What reads no prompt costs nothing."""
+    if isinstance(request, pb.DecideRequest):
+        return _demand_of_questions(request, num_bytes, salt, adapter)
     if not isinstance(request, pb.GenerateRequest):
         return NOTHING
     params = request.sampling_params
@@ -35,6 +37,20 @@ def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = ""
         num_choices=min(params.n or 1, MAX_CHOICES),
         tokens_per_message=request.stream_interval or 1,
         prefix=_hashed(_beginning(request), salt),
+        adapter=_hashed(adapter.encode(), ""),
+    )
+
+
+def _demand_of_questions(request: pb.DecideRequest, num_bytes: int, salt: str, adapter: str) -> Demand:
+    """Return what a state and its questions cost: each is read once, and nothing is written."""
+    text = request.text[:PREFIX_CHARS] if request.HasField("text") else _beginning_of_chat(request.chat)
+    beginning = f"{request.prompt_cache_key}\0{text}".encode() if len(text) >= MIN_PREFIX_CHARS else b""
+    return Demand(
+        prompt_tokens=num_bytes // BYTES_PER_TOKEN,
+        output_tokens=0,
+        num_choices=1,
+        tokens_per_message=1,
+        prefix=_hashed(beginning, salt),
         adapter=_hashed(adapter.encode(), ""),
     )
 

@@ -121,6 +121,13 @@ class FakeWorker(rpc.InferenceServicer):
         usage = pb.Usage(prompt_tokens=sum(map(len, request.documents)))
         return pb.ScoreResponse(scores=scores, usage=usage, request_id=request.request_id)
 
+    async def Decide(self, request: pb.DecideRequest, context: Any) -> pb.DecideResponse:
+        """Find each option half as likely as the one before it; refuse what is asked in capitals."""
+        await self._note("Decide", request, context)
+        answers = [_decided(question) for question in request.questions]
+        usage = pb.Usage(prompt_tokens=10 * len(answers), cached_tokens=8 * (len(answers) - 1))
+        return pb.DecideResponse(answers=answers, usage=usage, request_id=request.request_id)
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Return one token per byte."""
         await self._note("Tokenize", request, context)
@@ -160,6 +167,16 @@ class FakeWorker(rpc.InferenceServicer):
         metadata = tuple((key, value) for key, value in context.invocation_metadata())
         self.seen.append(Seen(method, request, metadata, context.time_remaining()))
         await _fail(context, self.fail_before)
+
+
+def _decided(question: pb.DecideQuestion) -> pb.DecideAnswer:
+    if question.instructions.isupper():
+        return pb.DecideAnswer(refusal="too loud")
+    count = len(question.choice.options) or len(question.score.levels) or 2
+    weights = [2.0**-place for place in range(count)]
+    return pb.DecideAnswer(
+        probabilities=[weight / sum(weights) for weight in weights], label_mass=0.5, argmax_is_label=True
+    )
 
 
 async def _fail(context: Any, error: CallError | None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis import openapi
 
 from dormouse_gateway.openai.document import document
-from dormouse_gateway.openai.doors import DOORS, TOKENIZE_DOOR
+from dormouse_gateway.openai.doors import DECISIONS_DOOR, DOORS, TOKENIZE_DOOR
 from dormouse_gateway.openai.schemas import MESSAGES
 from tests.gateway.openai.in_thread import running_in_thread
 
@@ -33,6 +33,16 @@ def described():
         body["properties"] |= {
             name: NULL for name in TOLD_IN_WORDS if name in body["properties"] and name not in body["required"]
         }
+        if path == DECISIONS_DOOR.path:  # values of choices are there once, and outputs have calls
+            (sample,) = [
+                one
+                for one in body["properties"]["questions"]["items"]["anyOf"]
+                if one["properties"]["type"]["enum"] == ["score"]
+            ]
+            body["properties"] |= {
+                "input": {"type": "string", "minLength": 1},
+                "questions": {**body["properties"]["questions"], "items": sample},
+            }
         if "text_1" in body["properties"]:  # several are as many as text_2 has
             body["properties"]["text_1"] = {"type": "string", "minLength": 1}
         if path == TOKENIZE_DOOR.path:  # messages, or else a prompt

@@ -50,6 +50,7 @@ class Sampling(msgspec.Struct, frozen=True):
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the last token of a sequence is forbidden after the others
     prompt_logprobs: int | None = None  # like `logprobs`, for every prompt token but the first
     grammar: Grammar | None = None  # binds the output; its end is an end whatever min_tokens says
+    logprob_token_ids: tuple[int, ...] = ()  # whose log-probabilities are told at each position; `logprobs` is set then
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -81,6 +82,21 @@ class AddPooling(msgspec.Struct, frozen=True, tag=True):
     params: PoolingParams = PoolingParams()
     priority: int = 0  # lower goes first; equal ones in order of arrival
     second_starts: list[int] = []  # of pairs: the place of each one's first token of the second kind, 0 = it has none
+
+
+class AddDecision(msgspec.Struct, frozen=True, tag=True):
+    """Validated sequences of one token that begin alike, each of which tells how likely named tokens come next.
+
+    They are requests of their own, in line at once: what they have in common is computed in the same pass.
+    """
+
+    request_ids: list[str]  # as that of `AddRequest`
+    prompt_token_ids: list[int]  # how all of them begin
+    branches: list[list[int]]  # how each goes on
+    logprob_token_ids: list[list[int]]  # of each, not empty
+    priority: int = 0
+    cache_salt: str = ""
+    adapter: str = ""
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -181,6 +197,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sampled: float
     top_ids: list[int]  # likeliest first
     top_logprobs: list[float]
+    named: list[float] = []  # of `logprob_token_ids`, in their order
 
 
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -258,5 +275,5 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     value: int | str = ""  # what it returns: prepare_wake_up the missing bytes, stop_profile the trace's path
 
 
-FrontMessage = AddRequest | AddPooling | AbortRequests | CommandRequest
+FrontMessage = AddRequest | AddPooling | AddDecision | AbortRequests | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult

@@ -31,6 +31,7 @@ from dormouse_worker.common.errors import (
 )
 from dormouse_worker.common.ipc import (
     AbortRequests,
+    AddDecision,
     AddPooling,
     AddRequest,
     CommandRequest,
@@ -44,6 +45,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine import resting
 from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.assembly import build_stepper
+from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.engine import NOT_FINITE
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.executor_commands import executor_handlers
@@ -130,6 +132,9 @@ class Controller:
         """Carry out one message of the front; raises nothing."""
         if isinstance(message, AddRequest | AddPooling):
             self._add(message)
+        elif isinstance(message, AddDecision):
+            for request in requests_of(message):
+                self._add(request)
         elif isinstance(message, AbortRequests):
             self._abort(message)
         else:

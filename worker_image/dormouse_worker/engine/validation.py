@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
 from dormouse_worker.common.ipc import AddPooling, AddRequest, MemoryReport
@@ -120,10 +120,11 @@ def unknown_token(message: AddRequest | AddPooling, vocab_size: int) -> str | No
     return None
 
 
-def _token_ids(message: AddRequest | AddPooling) -> Iterator[tuple[str, list[int]]]:
+def _token_ids(message: AddRequest | AddPooling) -> Iterator[tuple[str, Sequence[int]]]:
     if isinstance(message, AddPooling):
         yield from ((f"inputs[{place}]", ids) for place, ids in enumerate(message.inputs))
         return
     yield "prompt_token_ids", message.prompt_token_ids
     yield "output_token_ids", message.output_token_ids
     yield "prediction_token_ids", message.prediction_token_ids
+    yield "logprob_token_ids", message.sampling.logprob_token_ids

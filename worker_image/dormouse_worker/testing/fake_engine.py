@@ -18,6 +18,7 @@ from dormouse_worker.common.commands import AbortAll, Command, InitializeCache, 
 from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
 from dormouse_worker.common.ipc import (
     AbortRequests,
+    AddDecision,
     AddPooling,
     AddRequest,
     CommandRequest,
@@ -27,6 +28,7 @@ from dormouse_worker.common.ipc import (
     FrontMessage,
     ModelInfo,
     PooledOutput,
+    Sampling,
     State,
     StepOutputs,
     TokenLogprobs,
@@ -34,6 +36,7 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.testing import make_report
 
@@ -50,6 +53,7 @@ class Script(msgspec.Struct, frozen=True):
     model: ModelInfo = ModelInfo(1234, "float32", compute_path="native portable")
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     values: dict[str, str] = {}  # method → what it returns
+    max_model_len: int = MODEL_LEN
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     tokenizer_problem: str = ""  # why it could not make one
     missing_bytes: int = 0  # what a prepared wake lacks
@@ -92,7 +96,7 @@ class FakeEngine:
         if self.script.failure is not None:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
-        report = make_report(max_model_len=MODEL_LEN, num_gpu_blocks=100, gpu_memory_utilization=0.5)
+        report = make_report(max_model_len=self.script.max_model_len, num_gpu_blocks=100, gpu_memory_utilization=0.5)
         told = {name: getattr(self.script, name) for name in ("model", "tokenizer_path", "tokenizer_problem")}
         return [self._change(State.PROFILED, report=report, **told)]
 
@@ -106,6 +110,10 @@ class FakeEngine:
         if isinstance(message, CommandRequest):
             self._die_at(message.command.method)
             return self._run(message.command, message.command_id)
+        if isinstance(message, AddDecision):
+            for request in requests_of(message):
+                self.handle(request)
+            return []
         if isinstance(message, AddRequest):
             self._die_at("request")
             self._requests[message.request_id] = message
@@ -147,7 +155,7 @@ class FakeEngine:
             reason = "stop"
         if reason:
             del self._requests[key]
-        logprobs = None if sampling.logprobs is None else [_fake_logprobs(-0.5, sampling.logprobs)]
+        logprobs = None if sampling.logprobs is None else [_fake_logprobs(-0.5, sampling)]
         return TokenOutput(key, [token], reason, logprobs, 0.25, 0.5, self.script.cached_tokens)
 
     def _run(self, command: Command, command_id: int) -> list[EngineMessage]:
@@ -197,8 +205,8 @@ class FakeEngine:
 
 def fake_prompt_logprobs(request: AddRequest) -> list[TokenLogprobs]:
     """Return what a fake engine says of a prompt: of each token but the first, its id as a negative number."""
-    num_top = request.sampling.prompt_logprobs or 0
-    return [_fake_logprobs(-float(token), num_top) for token in request.prompt_token_ids[1:]]
+    asked = msgspec.structs.replace(request.sampling, logprobs=request.sampling.prompt_logprobs, logprob_token_ids=())
+    return [_fake_logprobs(-float(token), asked) for token in request.prompt_token_ids[1:]]
 
 
 def fake_vector(text: list[int], dimensions: int = 0) -> bytes:
@@ -207,9 +215,12 @@ def fake_vector(text: list[int], dimensions: int = 0) -> bytes:
     return array("f", numbers[: dimensions or FAKE_DIMENSIONS]).tobytes()
 
 
-def _fake_logprobs(sampled: float, num_top: int) -> TokenLogprobs:
-    top = list(range(num_top))
-    return TokenLogprobs(sampled, top, [-1.0 - i for i in top])
+def _fake_logprobs(sampled: float, sampling: Sampling) -> TokenLogprobs:
+    """Return what a fake engine says of a token; a named one is the less likely the higher its id."""
+    top = list(range(sampling.logprobs or 0))
+    return TokenLogprobs(
+        sampled, top, [-1.0 - i for i in top], [-token_id / 64 for token_id in sampling.logprob_token_ids]
+    )
 
 
 def fake_engine_argv(script: Script) -> tuple[str, ...]:

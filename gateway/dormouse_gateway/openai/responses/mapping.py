@@ -55,14 +55,14 @@ def _chat(body: Body, functions: Iterable[Body]) -> pb.Chat:
     told = body["input"]
     items = [{"role": "user", "content": told}] if isinstance(told, str) else told
     beginning = [pb.ChatMessage(role="system", content=body["instructions"])] if body.get("instructions") else []
-    chat = pb.Chat(messages=with_one_beginning([*beginning, *_turns(items)]))
+    chat = pb.Chat(messages=with_one_beginning([*beginning, *turns_of(items)]))
     show(chat, functions)
     if effort := (body.get("reasoning") or {}).get("effort"):
         chat.template_args.update({"reasoning_effort": effort})
     return chat
 
 
-def _turns(items: Iterable[Body]) -> list[pb.ChatMessage]:
+def turns_of(items: Iterable[Body]) -> list[pb.ChatMessage]:
     """Return the turns; what an assistant thought, said and called in a row is one."""
     turns: list[pb.ChatMessage] = []
     for item in items:

@@ -118,3 +118,16 @@ def test_those_of_a_prompt_are_worked_through_in_slices():
 
 def test_no_tokens_have_none():
     assert prompt_logprobs(torch.empty(0, 300), [], 5) == []
+
+
+def test_named_tokens_are_told_of_likely_or_not_and_each_row_names_its_own():
+    choices = sample(
+        LOGITS.expand(3, -1),
+        [row(logprobs=0, logprob_token_ids=(4, 0)), row(logprobs=1), row(logprobs=0, logprob_token_ids=(2, 2, 1))],
+    )
+    assert [choice.logprobs.named for choice in choices] == [
+        pytest.approx([float(LOGITS[4]), float(LOGITS[0])]),
+        [],
+        pytest.approx([float(LOGITS[2]), float(LOGITS[2]), float(LOGITS[1])]),
+    ]
+    assert choices[1].logprobs.top_ids == [0]

@@ -18,6 +18,7 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, wrong_task
 from dormouse_worker.front.api.answers import abort, answered, unexpected
+from dormouse_worker.front.decisions.deciding import decide
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.caller import Caller, TimeLimit, Timeouts, caller_name, in_time, read_caller
 from dormouse_worker.front.requests.embedding import embed
@@ -83,6 +84,12 @@ class InferenceService(rpc.InferenceServicer):
         """Tell of documents how well they fit a query."""
         model, caller, time_limit = self._whole(request.model, context, ("Score", SCORE))
         return await in_time(score(self._worker, model, request, caller), time_limit)
+
+    @answered
+    async def Decide(self, request: pb.DecideRequest, context: Context) -> pb.DecideResponse:
+        """Answer questions by how likely their labels are."""
+        model, caller, time_limit = self._whole(request.model, context, ("Decide", GENERATE))
+        return await in_time(decide(self._worker, model, request, caller), time_limit)
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:

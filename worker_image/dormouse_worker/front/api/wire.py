@@ -54,13 +54,13 @@ class Counts:
     waiting: int
 
 
-def to_response(piece: Piece) -> pb.GenerateResponse:
+def to_response(piece: Piece, named_ids: Sequence[int] = ()) -> pb.GenerateResponse:
     """Return the message for a piece, without what only the call as a whole knows."""
     response = pb.GenerateResponse(
         text=piece.text, token_ids=piece.token_ids, completion_tokens=piece.completion_tokens
     )
     if piece.logprobs:
-        response.logprobs.extend(to_position_logprobs(piece.token_ids, piece.logprobs))
+        response.logprobs.extend(to_position_logprobs(piece.token_ids, piece.logprobs, named_ids))
     if piece.finish_reason is not None:
         response.finish_reason = FINISH_REASONS[piece.finish_reason]
         if piece.matched_stop is not None:
@@ -68,13 +68,17 @@ def to_response(piece: Piece) -> pb.GenerateResponse:
     return response
 
 
-def to_position_logprobs(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> Iterator[pb.PositionLogprobs]:
+def to_position_logprobs(
+    token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], named_ids: Sequence[int] = ()
+) -> Iterator[pb.PositionLogprobs]:
     """Yield the log-probabilities of each position, whose tokens these are."""
     for token_id, position in zip(token_ids, logprobs, strict=False):
         top = zip(position.top_ids, position.top_logprobs, strict=True)
+        named = zip(named_ids, position.named, strict=True)
         yield pb.PositionLogprobs(
             sampled=pb.TokenLogprob(token_id=token_id, logprob=position.sampled),
             top=[pb.TokenLogprob(token_id=top_id, logprob=logprob) for top_id, logprob in top],
+            named=[pb.TokenLogprob(token_id=named_id, logprob=logprob) for named_id, logprob in named],
         )
 
 

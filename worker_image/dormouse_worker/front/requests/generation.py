@@ -12,9 +12,10 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import Sampling, State
+from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
 from dormouse_worker.front.requests import validation
+from dormouse_worker.front.requests.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.requests.answer_parts import read_parsing
 from dormouse_worker.front.requests.binding import bind
 from dormouse_worker.front.requests.caller import Caller, TimeLimit
@@ -93,7 +94,7 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     worker.check_admission()
     model.check_stops(request.sampling_params.stop)
     with worker.requests.preparing(num_choices):
-        await _until_adapter_was_tried(worker, request.model, model)
+        await until_adapter_was_tried(worker, request.model, model)
         max_model_len = _max_model_len(worker, model)
         prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
@@ -124,7 +125,8 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     if resumed is not None and parsers:
         parsers[0].feed(resumed.known_text)
     chosen = _choose_adapter(worker, model, request)  # once more: a name may mean another adapter by now
-    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen)
+    named = first.logprob_token_ids
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named)
     generation = Generation(worker, facts, streams, bell)
     if resumed is not None:
         streams[0].begin_with(resumed)
@@ -153,23 +155,9 @@ def _check_admission(worker: Worker, num_requests: int) -> None:
     worker.requests.check_room(num_requests)
 
 
-async def _until_adapter_was_tried(worker: Worker, name: str, model: Model) -> None:
-    """Wait while an adapter is on its way into an engine that serves: who asks for one has it loaded first."""
-    board = worker.adapters
-    if not (adapter := board.on_its_way(name, model.names)):
-        return
-    board.awaited[adapter] += 1
-    try:
-        await worker.changes.until(
-            lambda: not board.on_its_way(name, model.names) or worker.board.state is not State.READY
-        )
-    finally:
-        board.awaited[adapter] -= 1
-
-
 def _choose_adapter(worker: Worker, model: Model, request: pb.GenerateRequest) -> ChosenModel:
     """Return which adapter answers. Raises CallError, UNAVAILABLE where it is not the one that began the answer."""
-    chosen = worker.adapters.choose(request.model, model.names)
+    chosen = choose_adapter(worker, model, request.model)
     if request.HasField("resume") and request.resume.adapter_digest != chosen.digest:
         began = request.resume.adapter_digest or "the base model alone"
         raise CallError(

@@ -14,6 +14,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.common.ipc import (
     AbortRequests,
+    AddDecision,
     AddPooling,
     AddRequest,
     FrontMessage,
@@ -23,6 +24,7 @@ from dormouse_worker.common.ipc import (
     StepOutputs,
     TokenOutput,
 )
+from dormouse_worker.front.decisions.reads import Read
 from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import OutputStream
@@ -32,6 +34,9 @@ logger = logging.getLogger(__name__)
 RETRY_FULL_S = 1.0
 RETRY_LOST_S = 5.0
 
+Answer = OutputStream | PooledAnswer | Read  # what waits for the engine
+Branch = tuple[list[int], tuple[int, ...]]  # how a sequence goes on, and the tokens that are asked about
+
 
 class RequestEvents(Protocol):
     """Who counts requests."""
@@ -39,10 +44,10 @@ class RequestEvents(Protocol):
     def on_tokens(self, stream: OutputStream, num_tokens: int, previous_token_s: float | None) -> None:
         """The engine produced tokens; the time of the tokens before, None for the first."""
 
-    def on_pooled(self, answer: PooledAnswer) -> None:
-        """All vectors of a call came."""
+    def on_pooled(self, answer: PooledAnswer | Read) -> None:
+        """All vectors of a call came, or what one sequence of a Decide call is told."""
 
-    def on_end(self, stream: OutputStream | PooledAnswer, reason: str) -> None:
+    def on_end(self, stream: Answer, reason: str) -> None:
         """A request ended: stop, length, abort (also: the caller left) or error."""
 
 
@@ -76,7 +81,7 @@ class RequestTable:
         self.events = events  # another one when the model has another name
         self._max_waiting = max_waiting
         self._changes = changes
-        self._streams: dict[str, OutputStream | PooledAnswer] = {}
+        self._streams: dict[str, Answer] = {}
         self._siblings: dict[str, tuple[str, ...]] = {}  # of calls with several choices: all their ids
         self._adapters: dict[str, str] = {}  # the digests of those that have one
         self._ids = itertools.count(1)
@@ -107,11 +112,15 @@ class RequestTable:
         assert self._siblings.keys() <= self._streams.keys(), "siblings of requests that have ended"
         assert self._adapters.keys() <= self._streams.keys(), "adapters of requests that have ended"
 
-    def check_room(self, num_requests: int = 1) -> None:
-        """Raise CallError RESOURCE_EXHAUSTED when so many more do not fit the queue, INVALID_ARGUMENT if never."""
+    def check_possible(self, num_requests: int, field: str) -> None:
+        """Raise CallError INVALID_ARGUMENT when so many never fit the queue; the field asked for them."""
         if num_requests > self._max_waiting:
             limit = f"at most {self._max_waiting}, the queue of this worker (--max-waiting-requests)"
-            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"sampling_params.n is {num_requests}; allowed: {limit}")
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is {num_requests}; allowed: {limit}")
+
+    def check_room(self, num_requests: int = 1, field: str = "sampling_params.n") -> None:
+        """Raise CallError RESOURCE_EXHAUSTED when so many more do not fit the queue, and see `check_possible`."""
+        self.check_possible(num_requests, field)
         num_queued = self.num_waiting + self._num_preparing
         if num_queued + num_requests > self._max_waiting:
             more = f", {num_requests} more do not fit" if num_requests > 1 else ""
@@ -122,9 +131,9 @@ class RequestTable:
             )
 
     @contextmanager
-    def preparing(self, num_requests: int) -> Iterator[None]:
+    def preparing(self, num_requests: int, field: str = "sampling_params.n") -> Iterator[None]:
         """Keep room while a call is made ready, so that prompts do not pile up before the queue. See `check_room`."""
-        self.check_room(num_requests)
+        self.check_room(num_requests, field)
         self._num_preparing += num_requests
         try:
             yield
@@ -166,6 +175,21 @@ class RequestTable:
         self._changes.notify()
         return key
 
+    def open_decision(self, order: Order, branches: Sequence[Branch], reads: Sequence[Read]) -> tuple[str, ...]:
+        """Hand sequences that begin alike to the engine, all at once; return the ids under which they run."""
+        keys = tuple(str(next(self._ids)) for _ in reads)
+        self._streams.update(zip(keys, reads, strict=True))
+        self._siblings.update(dict.fromkeys(keys, keys))
+        if order.adapter:
+            self._adapters.update(dict.fromkeys(keys, order.adapter))
+        ways, named = [branch for branch, _ in branches], [list(token_ids) for _, token_ids in branches]
+        place = (order.priority, order.cache_salt, order.adapter)
+        self._send(AddDecision(list(keys), order.prompt_token_ids, ways, named, *place))
+        self.num_accepted += len(keys)
+        self.num_waiting += len(keys)
+        self._changes.notify()
+        return keys
+
     def abandon(self, keys: Sequence[str]) -> None:
         """The caller left: free the sequences at once. Nothing happens to requests that have ended."""
         for key in self._abort(keys):
@@ -183,6 +207,8 @@ class RequestTable:
             stream = self._streams.get(output.request_id)
             if isinstance(stream, OutputStream):
                 self._deliver(stream, output)
+            elif isinstance(stream, Read):
+                self._deliver_read(stream, output)
         for pooled in step.pooled:
             answer = self._streams.get(pooled.request_id)
             if isinstance(answer, PooledAnswer):
@@ -223,6 +249,13 @@ class RequestTable:
         if output.finish_reason == "stop":
             self.events.on_pooled(answer)
         self._remove(output.request_id, output.finish_reason)
+
+    def _deliver_read(self, read: Read, output: TokenOutput) -> None:
+        self.num_waiting -= not read.is_started
+        read.take(output)
+        if output.token_ids:
+            self.events.on_pooled(read)
+        self._remove(output.request_id, output.finish_reason or "stop")
 
     def _fail(self, key: str, why: str, code: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         """The engine, or we, gave this one up: it goes, and its siblings with it."""

@@ -86,6 +86,7 @@ def add_inference(service: Any, server: aio.Server) -> None:
         "Embed": (unary, pb.EmbedRequest, pb.EmbedResponse),
         "Classify": (unary, pb.ClassifyRequest, pb.ClassifyResponse),
         "Score": (unary, pb.ScoreRequest, pb.ScoreResponse),
+        "Decide": (unary, pb.DecideRequest, pb.DecideResponse),
         "Tokenize": (unary, pb.TokenizeRequest, pb.TokenizeResponse),
         "Detokenize": (unary, pb.DetokenizeRequest, pb.DetokenizeResponse),
         "GetModel": (unary, pb.GetModelRequest, pb.GetModelResponse),

@@ -90,12 +90,12 @@ def turns(items: Sequence[Item], sizes: Sequence[int], num_bytes: int = 16 << 10
     return groups
 
 
-def check_fits(field: str, text: str, model: Model, limit: int) -> None:
+def check_fits(field: str, text: str, model: Model, limit: int, *, may_cut: bool = True) -> None:
     """Refuse text that is too long however it is tokenized: a tokenizer may take minutes for a megabyte."""
     if len(text) <= LONG_BYTES or (bound := model.codec.bound) is None:  # sooner tokenized than the bound is known
         return
     if (least := bound.min_tokens(text)) > limit:
-        refuse_long(field, f"at least {least} tokens", limit, may_cut=True)
+        refuse_long(field, f"at least {least} tokens", limit, may_cut=may_cut)
 
 
 def _text_bytes(one: pb.EmbedInput, most: int) -> int:

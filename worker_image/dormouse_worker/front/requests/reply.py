@@ -22,6 +22,7 @@ class Facts:
     prompt_token_ids: Sequence[int]
     parsers: Sequence[AnswerParser] = ()  # one for each choice; none = nothing is told apart
     chosen: ChosenModel = BASE
+    logprob_token_ids: Sequence[int] = ()
 
 
 class Reply:
@@ -44,7 +45,7 @@ class Reply:
 
     def message(self, stream: OutputStream, piece: Piece) -> pb.GenerateResponse:
         """Return the next message."""
-        response = to_response(piece)
+        response = to_response(piece, self._facts.logprob_token_ids)
         if stream.choice_index:
             response.choice_index = stream.choice_index
         if self._is_first:

@@ -42,7 +42,7 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
         max_tokens=prepared.max_tokens,
         min_tokens=params.min_tokens,
         stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *end_tokens))),
-        logprobs=params.logprobs if params.HasField("logprobs") else None,
+        logprobs=params.logprobs if params.HasField("logprobs") or params.logprob_token_ids else None,
         repetition_penalty=params.repetition_penalty if has_penalty else defaults.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
@@ -51,6 +51,7 @@ def to_sampling(params: pb.SamplingParams, card: ModelCard, prepared: Prepared) 
         bad_words_token_ids=prepared.bad_words_token_ids,
         prompt_logprobs=params.prompt_logprobs if params.HasField("prompt_logprobs") else None,
         grammar=prepared.grammar,
+        logprob_token_ids=tuple(params.logprob_token_ids),
     )
 
 

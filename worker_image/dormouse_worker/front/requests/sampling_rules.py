@@ -15,6 +15,7 @@ from dormouse_api.limits import (
     MAX_CHOICES,
     MAX_LOGIT_BIAS,
     MAX_LOGIT_BIASES,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_LOGPROBS,
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
@@ -150,6 +151,12 @@ RULES: tuple[Rule, ...] = (
         partial(_too_many, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
     ),
     Rule("allowed_token_ids", _IN_VOCABULARY, partial(_unknown_token, "allowed_token_ids")),
+    Rule(
+        "logprob_token_ids",
+        f"at most {MAX_LOGPROB_TOKEN_IDS} ids",
+        partial(_too_many, "logprob_token_ids", MAX_LOGPROB_TOKEN_IDS),
+    ),
+    Rule("logprob_token_ids", _IN_VOCABULARY, partial(_unknown_token, "logprob_token_ids")),
     Rule("bad_words", f"at most {MAX_BAD_WORDS} words", partial(_too_many, "bad_words", MAX_BAD_WORDS)),
     Rule("bad_words", f"1 to {MAX_BAD_WORD_BYTES} bytes each", partial(_bad_lengths, "bad_words", MAX_BAD_WORD_BYTES)),
     Rule(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from dormouse_worker.common.ipc import EngineStatus, StepOutputs
+from dormouse_worker.front.decisions.reads import Read
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import OutputStream
 from dormouse_worker.front.telemetry.adapter_info import AdapterInfo, Names
@@ -114,12 +115,12 @@ class WorkerMetrics:
         self._queue.observe(times.queue_s)
         self._prefill.observe(times.prefill_s)
 
-    def on_pooled(self, answer: PooledAnswer) -> None:
+    def on_pooled(self, answer: PooledAnswer | Read) -> None:
         """See `RequestEvents`."""
         self._queue.observe(answer.times.queue_s)
         self._prefill.observe(answer.times.prefill_s)
 
-    def on_end(self, stream: OutputStream | PooledAnswer, reason: str) -> None:
+    def on_end(self, stream: OutputStream | PooledAnswer | Read, reason: str) -> None:
         """See `RequestEvents`."""
         self._success.labels(self._model_name, reason).inc()
         if reason != "error":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
@@ -31,6 +31,8 @@ from dormouse_worker.front.text.plain import in_order, plain_dict
 from dormouse_worker.front.text.renderer import Renderer
 from dormouse_worker.front.text.special_tokens import special_tokens
 from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
+
+T = TypeVar("T")
 
 BYTES_PER_ID = 4  # of text, about: what decoding costs beside encoding
 
@@ -148,16 +150,20 @@ class Model:
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
 
+    async def rendered(self, chat: pb.Chat, caller: str, then: Callable[[str], T]) -> T:
+        """Return what `then` makes of the chat as the model wants it. Raises CallError INVALID_ARGUMENT."""
+        try:
+            return await self.templates.render(chat_arguments(chat), caller, then)
+        except TemplateRefused as error:
+            validation.refuse("prompt.chat", "not renderable", str(error))
+
     async def _render(self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]]) -> tuple[str, list[int]]:
         """Return the chat as the model wants it, and its ids. Raises CallError INVALID_ARGUMENT."""
 
         def then(text: str) -> tuple[str, list[int] | None]:
             return text, None if len(text) > LONG_BYTES else encode(text)  # a long one waits for its turn
 
-        try:
-            text, ids = await self.templates.render(chat_arguments(chat), caller, then)
-        except TemplateRefused as error:
-            validation.refuse("prompt.chat", "not renderable", str(error))
+        text, ids = await self.rendered(chat, caller, then)
         if ids is None:
             ids = await self.work.run(partial(encode, text), caller=caller, num_bytes=len(text))
         return text, ids

@@ -22,7 +22,9 @@ def sampled_logprobs(
     if not wanted:
         return {}
     counts = [rows[i].sampling.logprobs or 0 for i in wanted]
-    return dict(zip(wanted, _report(take_rows(logits, wanted), take_rows(tokens, wanted), counts), strict=True))
+    named = [rows[i].sampling.logprob_token_ids for i in wanted]
+    told = _report(take_rows(logits, wanted), take_rows(tokens, wanted), counts, named)
+    return dict(zip(wanted, told, strict=True))
 
 
 def prompt_logprobs(
@@ -42,14 +44,25 @@ def prompt_logprobs(
     return result
 
 
-def _report(logits: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int]) -> list[TokenLogprobs]:
+def _report(
+    logits: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], named: Sequence[Sequence[int]] = ()
+) -> list[TokenLogprobs]:
     distribution = logits.log_softmax(-1, dtype=torch.float32)
     sampled = distribution.gather(-1, tokens[:, None]).squeeze(-1).tolist()
     ids, values = _likeliest(distribution) if any(counts) else ([[]] * len(counts), [[]] * len(counts))
+    by_name = _of_named(distribution, named) if any(named) else [[]] * len(counts)
     return [
-        TokenLogprobs(sampled[i], ids[i][:count], values[i][:count])  # copies: no two share a list
+        TokenLogprobs(sampled[i], ids[i][:count], values[i][:count], by_name[i][:])  # copies: no two share a list
         for i, count in enumerate(counts)
     ]
+
+
+def _of_named(distribution: torch.Tensor, named: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return of each row [N, V] the values of its ids. One step for all rows, the shorter ones filled up."""
+    most = max(map(len, named))
+    ids = torch.tensor([[*row, *[0] * (most - len(row))] for row in named], device=distribution.device)
+    values = distribution.gather(-1, ids).tolist()
+    return [row[: len(ids_of_row)] for row, ids_of_row in zip(values, named, strict=True)]
 
 
 def _likeliest(distribution: torch.Tensor) -> tuple[list[list[int]], list[list[float]]]:
