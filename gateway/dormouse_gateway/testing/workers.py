@@ -122,7 +122,7 @@ class FakeWorker(rpc.InferenceServicer):
         return pb.ScoreResponse(scores=scores, usage=usage, request_id=request.request_id)
 
     async def Decide(self, request: pb.DecideRequest, context: Any) -> pb.DecideResponse:
-        """Find each option half as likely as the one before it; refuse what is asked in capitals."""
+        """Find each option half as likely as the one before it; refuse what is asked as LOUD."""
         await self._note("Decide", request, context)
         answers = [_decided(question) for question in request.questions]
         usage = pb.Usage(prompt_tokens=10 * len(answers), cached_tokens=8 * (len(answers) - 1))
@@ -170,7 +170,7 @@ class FakeWorker(rpc.InferenceServicer):
 
 
 def _decided(question: pb.DecideQuestion) -> pb.DecideAnswer:
-    if question.instructions.isupper():
+    if question.instructions == "LOUD":
         return pb.DecideAnswer(refusal="too loud")
     count = len(question.choice.options) or len(question.score.levels) or 2
     weights = [2.0**-place for place in range(count)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.checking import shown
 from dormouse_gateway.openai.decisions.asking import Body, as_json, begun, confidence, expected, fill_text
 from dormouse_gateway.openai.errors import refuse
 from dormouse_gateway.openai.shapes import Json
@@ -20,7 +21,7 @@ async def systemone(body: Body, texts: WorkerTexts) -> Json:
     asked = list(zip(body["questions"].items(), told.answers, strict=True))
     for (name, _), answer in asked:
         if answer.refusal:
-            raise refuse(f"questions.{name}", "not answered", answer.refusal)
+            raise refuse(f"questions.{shown(name)[1:-1]}", "not answered", answer.refusal)
     return {
         "id": f"decision-{told.request_id}",
         "object": "structured_decision",
