@@ -166,7 +166,7 @@ class App:
             url=self._settings.gateway_address,
             reporter=self._settings.pod_name,
             monotonic=self._clock,
-            followers=[each for each in (self.scaler, self.host_memory, self.identities) if each],
+            listeners=[each for each in (self.scaler, self.host_memory, self.identities) if each],
         )
 
     def _make_pools(self, hands: _Hands) -> PoolReconciler:

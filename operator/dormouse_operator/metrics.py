@@ -112,7 +112,7 @@ class Metrics:
         if actuation and actuation != known:
             self._actuation.labels(actuation["path"]).observe(actuation["seconds"])
 
-    def count_occurrence(self, situation: Situation, event: EventRecord) -> None:
+    def count_event(self, situation: Situation, event: EventRecord) -> None:
         """Count a sleep. Where pods go instead, which may be gone already, there is no time to tell."""
         times_s = [worker.last_sleep_s for worker in situation.workers.values()]
         if event.reason == "Slept" and situation.rung is not Rung.ZERO and times_s:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ from dormouse_operator.decide.settle import settle
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.decide.status import build_status, rejected_status, status_patch
 from dormouse_operator.dropped import dropped_fields
+from dormouse_operator.manifests import EventRecord
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key
 from dormouse_operator.observe.observer import Observation, Observer
@@ -98,7 +99,7 @@ class Reconciler:
         metrics: Metrics,
         url: str = "",
         reporter: str = "",
-        followers: Sequence[PassListener] = (),
+        listeners: Sequence[PassListener] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the stages and the release's settings; `url` goes to the status, `reporter` to Events."""
@@ -110,7 +111,7 @@ class Reconciler:
         self._metrics = metrics
         self._url = url
         self._reporter = reporter
-        self._followers = followers
+        self._listeners = listeners
         self._monotonic = monotonic
         self._refusals: dict[Key, Refusals] = {}
         self._seen: dict[Key, int] = {}
@@ -147,8 +148,8 @@ class Reconciler:
         """Settle, plan, publish and execute."""
         with self._metrics.step("plan"):
             situation = settle(observation.observed, observation.questions, self._release)
-            for follower in self._followers:
-                follower.saw(situation)
+            for listener in self._listeners:
+                listener.saw(situation)
             findings = find(situation)
             plan = planner.plan(situation, findings)
         key = situation.deployment.key
@@ -174,7 +175,7 @@ class Reconciler:
         self._remember(key, Refusals(outcome.refusals, outcome.forbidden, heard, known.dropped))
 
     def _note_dropped(self, key: Key, dropped: tuple[str, ...]) -> bool:
-        """Remember what was lost of the last status, for the next one; tell whether that is news."""
+        """Remember what was lost of the last status, for the next one; return whether that is news."""
         known = self._refusals.get(key, Refusals())
         if known.dropped == dropped:
             return False
@@ -218,21 +219,19 @@ class Reconciler:
             return _Published(_STALE_S, must_wait=True)
         self._written[deployment.key] = (*writes, now)[-status_throttle.BURST :]
         self._metrics.count_actuation(deployment.recorded, status)
-        for event in events(situation, findings, conditions):
-            self._metrics.count_occurrence(situation, event)
-            await record_event(
-                self._writer,
-                event,
-                key=deployment.key,
-                uid=deployment.uid,
-                now=situation.now,
-                reporter=self._reporter,
-            )
+        await self._record(events(situation, findings, conditions), situation)
         is_told = self._refusals.get(deployment.key, Refusals()).dropped == situation.observed.dropped
         return _Published(0.0 if is_told else _STALE_S)
 
+    async def _record(self, happened: Iterable[EventRecord], situation: Situation) -> None:
+        """Count what happened, and write it as Events."""
+        key, uid, now, reporter = situation.deployment.key, situation.deployment.uid, situation.now, self._reporter
+        for event in happened:
+            self._metrics.count_event(situation, event)
+            await record_event(self._writer, event, key=key, uid=uid, now=now, reporter=reporter)
+
     async def _patch(self, key: Key, patch: Mapping[str, object], resource_version: str) -> bool:
-        """Write the status of the version that was observed; tell whether it was still that one."""
+        """Write the status of the version that was observed; return whether it was still that one."""
         try:
             answer = await self._writer.patch_status(
                 INFERENCE_DEPLOYMENTS, *key, patch, resource_version=resource_version
@@ -252,8 +251,8 @@ class Reconciler:
     async def _reject(self, key: Key, snapshot: Snapshot, error: SpecError) -> None:
         """Say in the status what no schema can refuse: a bad cron line, or anything in a cluster without our schema."""
         metadata = snapshot.deployment["metadata"]
-        for follower in self._followers:
-            follower.rejected(key, metadata["uid"])
+        for listener in self._listeners:
+            listener.rejected(key, metadata["uid"])
         status = snapshot.deployment.get("status") or {}
         name = short_names.to_status(model_name_of(snapshot.deployment), snapshot.rival)
         recorded = parse_status(status).conditions.get("Accepted")
@@ -272,8 +271,8 @@ class Reconciler:
         self._written.pop(key, None)
         self._observer.forget(key)
         self._metrics.forget(key)
-        for follower in self._followers:
-            follower.forget(key)
+        for listener in self._listeners:
+            listener.forget(key)
 
 
 def _requeue_after_s(plan: Plan, observation: Observation) -> float | None:

@@ -142,7 +142,7 @@ class Rig:
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",
-            followers=(self.scaler, self.host_memory, self.told),
+            listeners=(self.scaler, self.host_memory, self.told),
             monotonic=lambda: self.seconds,
         )
 

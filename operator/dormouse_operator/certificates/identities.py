@@ -144,7 +144,7 @@ class Identities:
             await self._until_news(sleep, PERIOD_S if all_is_well else RETRY_S)
 
     async def step(self) -> bool:
-        """Issue what is missing or due; tell whether all of it succeeded. Raises NotLeading."""
+        """Issue what is missing or due; return whether all of it succeeded. Raises NotLeading."""
         try:
             await self._find_authority()
             await self._read(self._gateway, self._present.root_pem)  # nobody tells when somebody deletes it

@@ -69,7 +69,7 @@ class Shelf:
         return tuple(self._held.values())
 
     def add(self, holder: Holder) -> bool:
-        """Have a certificate for this one, too; tell whether that is news."""
+        """Have a certificate for this one, too; return whether that is news."""
         name = holder.identity.name
         if self._holders.get(name) == holder:
             return False

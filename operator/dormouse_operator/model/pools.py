@@ -270,7 +270,7 @@ class Pool:
     idleness: Idleness = Idleness()
     device_bytes: int = 0  # memory of the smallest device that was measured here; 0 = none was
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
-    raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to tell whether a new one differs
+    raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to know whether a new one differs
 
     @property
     def is_released(self) -> bool:

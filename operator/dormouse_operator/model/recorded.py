@@ -104,7 +104,7 @@ class RecordedRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStatus:
-    """The status as it was read. `raw` is kept to tell whether a new one differs."""
+    """The status as it was read. `raw` is kept to know whether a new one differs."""
 
     observed_generation: int = 0
     phase: str = ""

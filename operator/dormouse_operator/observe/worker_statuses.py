@@ -37,7 +37,7 @@ class Statuses(Protocol):
         ...
 
     def follow(self, key: AnyKey, pod_uids: Collection[str]) -> bool:
-        """Go on to hear of these pods of a deployment, and of no others; tell whether changes are told."""
+        """Go on to hear of these pods of a deployment, and of no others; return whether changes are told."""
         ...
 
     def refresh(self, key: AnyKey) -> None:

@@ -23,7 +23,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         assert num_blocks > 0
         self.num_blocks = num_blocks
-        self.generation = 0  # another one = blocks have come back, or prefixes were forgotten
+        self.generation = 0  # changes when a block comes back and when prefixes are forgotten
         self._num_holders = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # popped from the end: low numbers first
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
@@ -52,15 +52,6 @@ class BlockPool:
     def cached_blocks(self) -> tuple[int, ...]:
         """Return the blocks that nobody holds though they hold a known prefix."""
         return tuple(self._cached)
-
-    def iter_cached(self) -> Iterator[tuple[int, Key]]:
-        """Yield the blocks that nobody holds though they hold a known prefix, with its name, those used last first."""
-        return ((block, self._key_of[block]) for block in reversed(self._cached))
-
-    def take_evicted(self) -> list[tuple[int, Key]]:
-        """Return the blocks that lost their prefix since the last call: it lies there until the next pass."""
-        evicted, self._evicted = self._evicted, []
-        return evicted
 
     @property
     def num_used(self) -> int:
@@ -112,6 +103,15 @@ class BlockPool:
         self._key_of.clear()
         self._free.extend(self._cached)
         self._cached.clear()
+
+    def take_evicted(self) -> list[tuple[int, Key]]:
+        """Return the blocks that lost their prefix since the last call: it lies there until the next pass."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def iter_cached(self) -> Iterator[tuple[int, Key]]:
+        """Yield the blocks that nobody holds though they hold a known prefix, with its name, those used last first."""
+        return ((block, self._key_of[block]) for block in reversed(self._cached))
 
     def check_integrity(self, held: Iterable[int]) -> None:
         """Recount everything against what sequences say they hold. Raises RuntimeError with the numbers."""
