@@ -28,6 +28,7 @@ LINKS = {
     "api": "api",
     "kube": "kube",
     "crds": "crds",
+    "examples": "examples",
     "tools": "tools",
     "tests": "tests",
     "pyproject.toml": "pyproject.toml",
