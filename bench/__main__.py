@@ -13,6 +13,7 @@
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
+    adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
     adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
@@ -33,6 +34,7 @@ vLLM is compared with where `make bench-peers` has made its environment. Measure
 from __future__ import annotations
 
 from bench import (
+    adapter_offers,
     adapter_routing,
     adapters,
     coldstart,
@@ -73,6 +75,7 @@ BENCHMARKS: dict[str, Measure] = {
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,
+    "adapter_offers": adapter_offers.measure,
     "adapter_routing": adapter_routing.measure,
 }
 

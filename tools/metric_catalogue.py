@@ -78,6 +78,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_gateway_in_flight": "requests",
     "dormouse_gateway_prefix_affinity": "requests",
     "dormouse_kv_blocks": "blocks",
+    "dormouse_adapters": "adapters",
     "dormouse_kv_blocks_agreed": "blocks",
     "dormouse_kv_blocks_allocated": "blocks",
     "dormouse_kv_store_hits": "blocks",
@@ -165,7 +166,7 @@ def _of_deployments() -> Iterator[Described]:
     shown = DeploymentMetrics()
     rank = {"pod": "p", "rank": 0, "numGpuBlocks": 1, "residualBytes": 0}
     seen = a_situation(a_worker())
-    shown.show(seen, find(seen), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}})
+    shown.show(seen, find(seen), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}, "adapters": [{"state": "Loaded"}]})
     for family in text_string_to_metric_families(shown.render().decode()):
         yield _described("operator", family, tuple(family.samples[0].labels))
 

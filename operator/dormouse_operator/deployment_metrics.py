@@ -17,6 +17,7 @@ Family = Literal[
     "dormouse_kv_blocks_agreed",
     "dormouse_kv_blocks",
     "dormouse_gpu_residual_bytes",
+    "dormouse_adapters",
 ]
 
 _HELP: Mapping[Family, str] = {
@@ -25,6 +26,7 @@ _HELP: Mapping[Family, str] = {
     "dormouse_kv_blocks_agreed": "KV-cache blocks that each replica holds",
     "dormouse_kv_blocks": "Blocks that a rank reported",
     "dormouse_gpu_residual_bytes": "Memory that a rank still holds asleep",
+    "dormouse_adapters": "LoRA adapters by state, of spec.adapters and of InferenceAdapters",
 }
 
 
@@ -82,6 +84,8 @@ def _values(
         of_rank = {**labels, "pod": rank["pod"], "rank": str(rank["rank"])}
         yield "dormouse_kv_blocks", of_rank, rank["numGpuBlocks"]
         yield "dormouse_gpu_residual_bytes", of_rank, rank.get("residualBytes", 0)
+    for state, count in Counter(each["state"] for each in status.get("adapters", ())).items():
+        yield "dormouse_adapters", {**labels, "state": state}, count
 
 
 def _count_states(situation: Situation, findings: Findings) -> Counter[str]:

@@ -37,6 +37,12 @@ DEPLOYMENT_BOARD = Dashboard(
                 "A replica without a pod is pending.",
             ),
             Panel(
+                "Adapters by state",
+                "short",
+                {"{{state}}": total("dormouse_adapters", "state", OF_DEPLOYMENT)},
+                "LoRA adapters that are loaded, on their way, or failed; of spec.adapters and of InferenceAdapters.",
+            ),
+            Panel(
                 "Endpoints of the gateways",
                 "short",
                 {"{{state}}": total("dormouse_gateway_endpoints", "state", OF_MODEL, function="max")},

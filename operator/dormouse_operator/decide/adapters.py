@@ -23,6 +23,9 @@ _MAX_MESSAGE = 1024
 _MOST_NEWS = 8  # Events of one pass: each is a write
 
 
+_Held = Mapping[str, HeldAdapter]  # of one worker, by name
+
+
 class _Look(NamedTuple):
     """What one awake worker has of an adapter; None = its name is not known there."""
 
@@ -58,21 +61,25 @@ def is_told(situation: Situation, pod: Pod) -> bool:
 
 def write(situation: Situation) -> list[dict[str, Any]] | None:
     """Return what the status says of each adapter; None where there are none."""
-    recorded = {each.name: each for each in situation.deployment.recorded.adapters}
-    told = [_write(situation, each, recorded.get(each.name)) for each in wanted(situation.deployment)]
+    recorded, held = {each.name: each for each in situation.deployment.recorded.adapters}, _held_by_awake(situation)
+    told = [
+        _write(situation, each, recorded.get(each.name), _looks(held, each.name))
+        for each in wanted(situation.deployment)
+    ]
     return told or None
 
 
 def held_set(situation: Situation) -> str | None:
     """Return what the adapters are called that every replica awake holds; None while one does not."""
-    adapters, pods = wanted(situation.deployment), _awake(situation)
-    is_held = all(_look(situation, pod, each.name).has(each) for each in adapters for pod in pods)
-    are_told = all(is_told(situation, pod) for pod in pods)
-    return digest_of(adapters) or None if pods and is_held and are_told else None
+    adapters, held = wanted(situation.deployment), _held_by_awake(situation)
+    is_held = all(look.has(each) for each in adapters for look in _looks(held, each.name))
+    are_told = all(is_told(situation, pod) for pod, _ in held)
+    return digest_of(adapters) or None if held and is_held and are_told else None
 
 
-def _write(situation: Situation, adapter: Adapter, known: RecordedAdapter | None) -> dict[str, Any]:
-    looks = [_look(situation, pod, adapter.name) for pod in _awake(situation)]
+def _write(
+    situation: Situation, adapter: Adapter, known: RecordedAdapter | None, looks: Sequence[_Look]
+) -> dict[str, Any]:
     having = [look.held for look in looks if look.held is not None and look.has(adapter)]
     state, message = _state(situation, adapter, looks)
     kept = known if known is not None and known.uri == adapter.uri else None
@@ -112,28 +119,37 @@ def _record(written: Mapping[str, Any]) -> EventRecord | None:
     return EventRecord("Normal", "AdapterLoaded", f"{words}, sha256 {written['digest'][:12]}")
 
 
-def _awake(situation: Situation) -> list[Pod]:
+def _held_by_awake(situation: Situation) -> list[tuple[Pod, _Held]]:
+    """Return what each worker that is awake has, of this revision."""
     pods = (pod for pod in situation.replicas if pod.revision == situation.revision)
-    return [pod for pod in pods if situation.state(pod) in AWAKE]
+    return [(pod, _held_by(situation, pod)) for pod in pods if situation.state(pod) in AWAKE]
 
 
-def _look(situation: Situation, pod: Pod, name: str) -> _Look:
+def _held_by(situation: Situation, pod: Pod) -> _Held:
     worker = situation.worker(pod)
     if worker is not None and worker.is_at_rest:
-        return _Look(pod, _as_recorded(situation, name))
-    held = situation.observed.held_adapters.get(pod.name, ())
-    return _Look(pod, next((each for each in held if each.name == name), None))
+        return _as_recorded(situation)
+    return {each.name: each for each in situation.observed.held_adapters.get(pod.name, ())}
 
 
-def _as_recorded(situation: Situation, name: str) -> HeldAdapter | None:
-    """Return what a worker at rest holds, which is everything."""
-    path = next((each.path for each in situation.deployment.adapters if each.name == name), "")
-    known = next((each for each in situation.deployment.recorded.adapters if each.name == name), None)
-    if known is None:
-        return None
-    return HeldAdapter(
-        name=name, path=path, state="LOADED", digest=known.digest, rank=known.rank, slot_bytes=known.slot_bytes
-    )
+def _looks(held: Sequence[tuple[Pod, _Held]], name: str) -> list[_Look]:
+    return [_Look(pod, adapters.get(name)) for pod, adapters in held]
+
+
+def _as_recorded(situation: Situation) -> _Held:
+    """Return what a worker at rest holds, which is everything that is recorded."""
+    paths = {each.name: each.path for each in situation.deployment.adapters}
+    return {
+        known.name: HeldAdapter(
+            name=known.name,
+            path=paths.get(known.name, ""),
+            state="LOADED",
+            digest=known.digest,
+            rank=known.rank,
+            slot_bytes=known.slot_bytes,
+        )
+        for known in situation.deployment.recorded.adapters
+    }
 
 
 def _state(situation: Situation, adapter: Adapter, looks: Sequence[_Look]) -> tuple[str, str]:

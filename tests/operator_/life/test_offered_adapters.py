@@ -51,6 +51,8 @@ async def test_what_a_team_offers_is_served_beside_the_base_s_own_without_anothe
     assert condition(rig, "hr", "Resolved") == ("True", "Resolved", "InferenceDeployment tiny serves it as hr")
     assert condition(rig, "hr", "Loaded") == ("True", "Loaded", "2 of 2 replicas serve it")
     assert events_of(rig, "hr") == ["Loaded"]
+    counted = 'dormouse_adapters{deployment="tiny",namespace="team",state="Loaded"} '
+    assert f"{counted}2.0" in rig.metrics.render().decode()
     rig.kube.finish_deletion(INFERENCE_ADAPTERS, "team", "hr")
     await rig.settle()
     assert states(rig) == {"sql": "Loaded"}

@@ -1,0 +1,64 @@
+"""peft itself as the oracle: it makes adapters and says what a model with one says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+
+@contextmanager
+def _peft_asks_what_is_deprecated() -> Iterator[None]:
+    """Let peft ask a model for what transformers is about to take away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield
+
+
+def _base(directory: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+
+def make_adapter(
+    directory: Path, base: Path, *, rank: int, targets: str | Sequence[str] = "all-linear", **fields: Any
+) -> Path:
+    """Have peft write an adapter with random weights, as loud as the base's own, and return its directory."""
+    torch.manual_seed(rank)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        init_lora_weights=False,
+        **fields,
+    )
+    with _peft_asks_what_is_deprecated():
+        model = get_peft_model(_base(base), config)
+    for name, weight in model.named_parameters():
+        if ".lora_" in name:
+            torch.nn.init.normal_(weight, std=0.2 / rank**0.5)
+    model.save_pretrained(directory)
+    return directory
+
+
+def greedy_tokens(
+    base: Path, adapter: Path | None, prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = False
+) -> list[int]:
+    """Return the tokens of peft's greedy `generate` in float32; without an adapter those of transformers."""
+    with _peft_asks_what_is_deprecated():
+        model = PeftModel.from_pretrained(_base(base), str(adapter)) if adapter else _base(base)
+    if ignore_eos:
+        model.generation_config.eos_token_id = None
+    ids = torch.tensor([list(prompt)])
+    with torch.no_grad():
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+        )
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
