@@ -18,6 +18,7 @@
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     speculation drafts beside none on a real chat model, and what proposing takes
+    tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
@@ -52,6 +53,7 @@ from bench import (
     startup,
     structured,
     switch,
+    tasks,
     throughput,
 )
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
@@ -72,6 +74,7 @@ BENCHMARKS: dict[str, Measure] = {
     "groups": groups.measure,
     "structured": structured.measure,
     "speculation": speculation.measure,
+    "tasks": tasks.measure,
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,

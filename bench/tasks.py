@@ -1,0 +1,206 @@
+"""Tasks beside text, in one process: questions about one text, vectors of many texts, the beginning of a long one.
+
+Decisions: 16 questions of 30 tokens about a state of 2,000, beside one prompt of as many tokens as are computed once;
+and 400 questions, as many as a call may have. The state is new each time.
+Vectors: 128 texts of 16 to 256 tokens, of encoders with the shapes of MiniLM and BERT-base and random weights, beside
+transformers in padded batches of 32 texts sorted by length, which is what sentence-transformers computes. Both in
+float32, and ours in bfloat16.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from bench.limits import use_threads
+from bench.models import SHAPES, ensure_model
+from bench.options import Options, main
+from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
+from dormouse_worker.common.commands import Command, InitializeCache, Shutdown
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.ipc import (
+    AddDecision,
+    AddPooling,
+    AddRequest,
+    CommandRequest,
+    CommandResult,
+    EngineMessage,
+    FrontMessage,
+    Sampling,
+    StepOutputs,
+)
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.controller import Controller
+from dormouse_worker.executor.single_process import SingleProcessExecutor
+from dormouse_worker.front.text.truncation import encode_first
+
+MODEL = "small"
+STATE_TOKENS, QUESTION_TOKENS = 2000, 30
+FEW, MANY = 16, 400  # questions
+LABELS = [11, 12, 13]
+NUM_TEXTS, SHORTEST, LONGEST = 128, 16, 256
+PADDED_TEXTS = 32  # of one batch, as sentence-transformers has it
+ENCODERS = {"MiniLM": (384, 6, 12, 1536), "BERT-base": (768, 12, 12, 3072)}
+VOCAB_SIZE = 30522
+LONG_TEXT_TOKENS, KEPT_TOKENS = 200_000, 512
+
+
+@dataclass
+class Side:
+    """One engine, driven as its process drives it."""
+
+    settings: EngineSettings
+    _sent: list[EngineMessage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        executor = SingleProcessExecutor(self.settings, {}, Host())
+        self._controller = Controller(self.settings, executor, send=self._sent.append, clock=time.monotonic)
+        self._controller.start()
+        report = executor.get_memory_report()
+        assert report is not None, self._sent[-1]
+        self.run_command(InitializeCache(report.num_gpu_blocks))
+
+    def run_command(self, command: Command) -> None:
+        """Carry a command out."""
+        self._controller.handle(CommandRequest(0, command))
+        result = self._sent[-1]
+        assert isinstance(result, CommandResult), result
+        if result.error_reason:
+            raise RuntimeError(result.error_message)
+
+    def seconds(self, *messages: FrontMessage) -> float:
+        """Return how long the engine takes for messages that come at once."""
+        self._sent.clear()
+        begun_s = time.perf_counter()
+        for message in messages:
+            self._controller.handle(message)
+        while self._controller.has_work:
+            self._controller.step()
+        seconds = time.perf_counter() - begun_s
+        failed = [sent.failed for sent in self._sent if isinstance(sent, StepOutputs) and sent.failed]
+        assert not failed, failed
+        return seconds
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows."""
+    use_threads(options)
+    rows = [*_decisions(options, console), _front()]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ENCODERS:
+            rows += _vectors(name, Path(folder, name), options, console)
+    return rows
+
+
+def _decisions(options: Options, console: Console) -> Iterator[Row]:
+    settings = EngineSettings(
+        model=str(ensure_model(MODEL, "bf16")), kv_cache_memory_bytes=1 << 30, threads=options.threads
+    )
+    side, names, rng = Side(settings), count(), random.Random(5)
+    vocab_size = SHAPES[MODEL].vocab_size
+
+    def tokens(length: int) -> list[int]:
+        return [rng.randrange(100, vocab_size) for _ in range(length)]
+
+    def ask(num_questions: int) -> float:
+        keys = [str(next(names)) for _ in range(num_questions)]
+        branches = [tokens(QUESTION_TOKENS) for _ in keys]
+        return side.seconds(AddDecision(keys, tokens(STATE_TOKENS), branches, [LABELS] * num_questions))
+
+    def prefill(length: int) -> float:
+        return side.seconds(AddRequest(str(next(names)), tokens(length), Sampling(0, 1, 0, 0, 0, 1)))
+
+    laps = [(ask(FEW), prefill(STATE_TOKENS + FEW * QUESTION_TOKENS)) for _ in range(options.reps + 1)][1:]
+    console.print(f"  {laps}", highlight=False)
+    ours, peer = sorted(laps, key=lambda lap: lap[0] / lap[1])[len(laps) // 2]
+    what = f"{FEW} questions over a state of {STATE_TOKENS} tokens beside prefilling the distinct tokens, {MODEL} bf16"
+    yield Row(what, ours, "s", peer, RatioAtMost(1.15))
+    yield Row(f"{MANY} questions over a state of {STATE_TOKENS} tokens, {MODEL} bf16", ask(MANY), "s")
+    side.run_command(Shutdown())
+
+
+def _front() -> Row:
+    tokenizer = Tokenizer.from_file(str(ensure_model(MODEL, "bf16") / "tokenizer.json"))
+    word = " return"
+    text = word * (LONG_TEXT_TOKENS // len(tokenizer.encode(word).ids))
+
+    def once() -> float:
+        begun_s = time.perf_counter()
+        encode_first(tokenizer, text, KEPT_TOKENS, add_special_tokens=True)
+        return 1000 * (time.perf_counter() - begun_s)
+
+    what = f"a text of {LONG_TEXT_TOKENS} tokens truncated to {KEPT_TOKENS}: tokenizing"
+    return Row(what, median(once() for _ in range(9)), "ms", goal=AtMost(30))
+
+
+def _vectors(name: str, directory: Path, options: Options, console: Console) -> Iterator[Row]:
+    module = write_encoder(directory, *ENCODERS[name])
+    rng = random.Random(7)
+    lengths = [rng.randint(SHORTEST, LONGEST) for _ in range(options.count or NUM_TEXTS)]
+    texts = [[rng.randrange(1000, VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    peer = _best(options, lambda: padded(module, texts))
+    for dtype in ("float32", "bfloat16"):
+        side = Side(EngineSettings(model=str(directory), dtype=dtype, task="embed", threads=options.threads))
+        names = count()
+        ours = _best(options, lambda: side.seconds(AddPooling(str(next(names)), texts)))  # noqa: B023  called at once
+        side.run_command(Shutdown())
+        console.print(f"  {name} {dtype}: {ours:.3f} s, peer {peer:.3f} s", highlight=False)
+        what = f"vectors, {name}-shaped, {SHORTEST} to {LONGEST} tokens, {dtype} beside padded batches in float32"
+        yield Row(what, len(texts) / ours, "texts/s", len(texts) / peer, RatioAtLeast(2))
+
+
+def _best(options: Options, once: Callable[[], float]) -> float:
+    return min(once() for _ in range(options.reps + 1))
+
+
+def write_encoder(directory: Path, hidden: int, layers: int, heads: int, inner: int) -> Any:
+    """Write a BERT of this shape with random weights; return it."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+    )
+    module = BertModel(config, add_pooling_layer=False).eval()
+    module.save_pretrained(directory)
+    return module
+
+
+@torch.inference_mode()
+def padded(module: Any, texts: Sequence[Sequence[int]]) -> float:
+    """Return the seconds for mean vectors of padded batches."""
+    begun_s = time.perf_counter()
+    for batch in batches(texts):
+        longest = len(batch[0])
+        ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in batch])
+        mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in batch])
+        hidden = module(input_ids=ids, attention_mask=mask).last_hidden_state
+        mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        torch.nn.functional.normalize(mean, dim=-1).numpy()
+    return time.perf_counter() - begun_s
+
+
+def batches(texts: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Yield the texts, longest first, so many at a time."""
+    ordered = sorted(texts, key=len, reverse=True)
+    for start in range(0, len(ordered), PADDED_TEXTS):
+        yield ordered[start : start + PADDED_TEXTS]
+
+
+if __name__ == "__main__":
+    main("tasks", __doc__, measure)
