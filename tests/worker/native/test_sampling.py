@@ -166,3 +166,38 @@ def test_what_filters_keep_is_drawn_from_whole_and_nothing_else(kernels):
     weights = weigh(logits, [1.0])[:, :700]
     kept = (weights >= least_weights(weights, [rows[0].sampling])).nonzero()[:, 1].tolist()
     assert set(native_tokens(kernels, logits.expand(5000, -1), rows)) == set(kept)
+
+
+def chosen_of(kernels, scores, bits, **sampling):
+    """Return the token of each row of scores, which has these bits, and whether the row was finite before."""
+    rows = [row(i, **{"temperature": 0.8, "seed": i, **sampling}) for i in range(len(scores))]
+    draws = describe_draws([each.sampling for each in rows], [0] * len(rows), [0] * len(rows))
+    return NativeSampler(kernels).choose_bound(scores, draws, np.arange(len(rows)), bits)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 33, 64, 100, 1000, 9001])
+@pytest.mark.parametrize("num_bits", [8, 32, 96, 1024, 9024])
+def test_rows_keep_what_their_bits_allow_and_free_rows_all(kernels, vocab_size, num_bits):
+    draw = np.random.default_rng(vocab_size * num_bits)
+    bits = [None, *(np.packbits(draw.random(num_bits) < share, bitorder="little") for share in (0, 0.1, 0.9, 1))]
+    before = random_logits(len(bits), vocab_size).numpy()
+    after, expected = before.copy(), before.copy()
+    for place, packed in enumerate(bits[1:], start=1):
+        allowed = np.zeros(max(vocab_size, num_bits), dtype=bool)
+        allowed[:num_bits] = np.unpackbits(packed, bitorder="little")
+        expected[place][~allowed[:vocab_size]] = -INF
+    tokens, are_whole = chosen_of(kernels, after, bits)
+    assert are_whole.all()
+    assert (after == expected).all()
+    assert tokens.tolist() == chosen_of(kernels, expected, [None] * len(bits))[0].tolist()
+    assert chosen_of(kernels, before, bits, temperature=0)[0].tolist() == expected.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("place", [0, 17, 99, 998, 999])
+@pytest.mark.parametrize("odd", [NAN, INF])
+def test_a_row_that_was_not_finite_is_told_before_a_mask_hides_it(kernels, place, odd):
+    scores = random_logits(4, 1000).numpy()
+    scores[1, place], scores[2, place], scores[3] = odd, -INF, -INF
+    nothing = np.zeros(128, dtype=np.uint8)
+    assert chosen_of(kernels, scores, [nothing] * 4)[1].tolist() == [True, False, True, False]
+    assert chosen_of(kernels, scores, [None] * 4)[1].all()

@@ -158,6 +158,9 @@ class Sample(ctypes.Structure):
         ("positions", c_void_p),
         ("tokens", c_void_p),
         ("workspace", c_void_p),
+        ("allowed", POINTER(c_void_p)),
+        ("num_bytes", POINTER(c_int64)),
+        ("are_whole", c_void_p),
     )
 
 

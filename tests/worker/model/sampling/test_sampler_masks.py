@@ -11,12 +11,11 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from dormouse_worker.model.sampling.masks import bad_word_endings, forbid_natively
+from dormouse_worker.model.sampling.masks import bad_word_endings
 from dormouse_worker.model.sampling.sampler import sample
 from tests.worker.model.sampler_kit import (
     OUTSIDE,
     distribution_of,
-    packed_bits,
     random_logits,
     row,
     scores_of,
@@ -160,10 +159,3 @@ class TestGrammar:
     def test_what_the_vocabulary_lacks_is_not_possible(self):
         (choice,) = sample(random_logits(1, 40), [row(bound_to={55})])
         assert not choice.is_possible
-
-    @pytest.mark.parametrize("vocab_size", [33, 64, 100])
-    def test_on_the_host_the_same_tokens_are_left(self, vocab_size):
-        logits = random_logits(1, vocab_size)
-        scores = logits[0].numpy().copy()
-        forbid_natively(scores, packed_bits({0, 9, 32, 63}))
-        torch.testing.assert_close(torch.from_numpy(scores), scores_of(logits, row(bound_to={0, 9, 32, 63}))[0])

@@ -14,7 +14,7 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.sampling.logit_rows import LogitRows
-from dormouse_worker.model.sampling.masks import FORBIDDEN, forbid_natively
+from dormouse_worker.model.sampling.masks import FORBIDDEN
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.sampling.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
 from dormouse_worker.model.sampling.sampling_row import Bits
@@ -59,8 +59,10 @@ class Answers:
         rows: Sequence[OwnedRow] = batch_rows.sequences
         if scored is not None and batch_rows.bound:
             rows = scored.rows
-        odd = _bind(logits, rows) if batch_rows.bound else ()
-        if batch_rows.take_likeliest:
+        odd: tuple[str, ...] = ()
+        if batch_rows.bound:
+            tokens, odd = _choose_bound(native, logits, wanted, sequences.positions_of(batch_rows), rows)
+        elif batch_rows.take_likeliest:
             tokens = logits.argmax(-1)
         else:
             tokens = _choose_natively(native, logits, wanted, sequences.positions_of(batch_rows))
@@ -83,15 +85,15 @@ def _choose_natively(native: NativeSampler, logits: Floats, wanted: LogitRows, p
     return native.choose(logits, scored.draws, scored.positions(positions))
 
 
-def _bind(logits: Floats, rows: Sequence[OwnedRow]) -> tuple[str, ...]:
-    """Forbid in place what grammars do not allow; return whose rows were not finite before, which masks might hide."""
-    odd = []
-    for row, sequence in enumerate(rows):
-        if sequence.allowed is not None:
-            if not np.isfinite(logits[row].max()):
-                odd.append(sequence.request_id)
-            forbid_natively(logits[row], sequence.allowed)
-    return tuple(odd)
+def _choose_bound(
+    native: NativeSampler, logits: Floats, wanted: LogitRows, positions: Ints, rows: Sequence[OwnedRow]
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return the same where grammars bind rows, and whose rows were not finite before masks, which might hide it."""
+    scored, allowed = wanted.scored, [row.allowed for row in rows]
+    draws = wanted.batch_rows.draws if scored is None else scored.draws
+    places = positions if scored is None else scored.positions(positions)
+    tokens, are_whole = native.choose_bound(logits, draws, places, allowed)
+    return tokens, tuple(rows[int(row)].request_id for row in np.flatnonzero(~are_whole))
 
 
 def _find_stuck(chosen: Floats, rows: Sequence[OwnedRow]) -> dict[str, str]:

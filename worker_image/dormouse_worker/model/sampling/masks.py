@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.sampling.gather import flat_cells, row_index, take_rows, tensor_beside
-from dormouse_worker.model.sampling.sampling_row import Bits, SamplingRow, TokenIds
-from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
 
 FORBIDDEN = float("-inf")
 _RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
@@ -31,14 +30,6 @@ def keep_to_grammar(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     before = take_rows(scores, numbers)
     after = before.masked_fill(~_spread(bits, scores.shape[-1]), FORBIDDEN)
     scores[row_index(numbers, scores)] = after
-
-
-def forbid_natively(scores: Floats, allowed: Bits) -> None:
-    """Forbid in one row of scores [V], on the host, what its grammar does not allow."""
-    vocab_size = len(scores)
-    known = np.unpackbits(allowed, count=min(vocab_size, 8 * len(allowed)), bitorder="little")
-    scores[: len(known)][known == 0] = FORBIDDEN
-    scores[len(known) :] = FORBIDDEN
 
 
 def _spread(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:

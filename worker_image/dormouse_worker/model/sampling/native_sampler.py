@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import Array
+from ctypes import Array, c_int64, c_void_p
 
 import numpy as np
+import numpy.typing as npt
 
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.sampling import has_penalties
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.sampling.exact_softmax import factors_of
 from dormouse_worker.model.sampling.gather import float32_factors
+from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import ALIGNMENT_BYTES, Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels
 
+Bools = npt.NDArray[np.bool_]
 Draws = Array[abi.Draw]
 
 
@@ -30,6 +33,23 @@ class NativeSampler:
 
     def __repr__(self) -> str:
         return f"NativeSampler({self._kernels!r}, {self._workspace.nbytes} bytes)"
+
+    def choose_bound(
+        self, scores: Floats, draws: Draws, positions: Ints, allowed: Sequence[Bits | None]
+    ) -> tuple[Ints, Bools]:
+        """Return what `choose` does where rows may say only what their bits allow, None = all.
+
+        What they must not say is forbidden in the scores, for good. Also returns which rows' largest score was finite
+        before, which masks might hide; True for free rows.
+        """
+        batch, are_whole = self._batch, np.ones(len(scores), dtype=np.bool_)
+        batch.allowed = (c_void_p * len(scores))(*(None if bits is None else bits.ctypes.data for bits in allowed))
+        batch.num_bytes = (c_int64 * len(scores))(*(0 if bits is None else bits.nbytes for bits in allowed))
+        batch.are_whole = address_of(are_whole)
+        try:
+            return self.choose(scores, draws, positions), are_whole
+        finally:
+            batch.allowed = None
 
     def choose(self, scores: Floats, draws: Draws, positions: Ints) -> Ints:
         """Return a token for each row of scores [N, V] at these output positions [N].

@@ -113,6 +113,9 @@ struct DmSample {
   const int64_t *positions;  // [rows] tokens of the output before this one
   int64_t *tokens;           // [rows] what is chosen
   char *workspace;           // dm_desk_bytes for each desk, zeros at first, aligned to 64; for one size of vocabulary
+  const uint8_t *const *allowed;  // [rows] a bit for each token, the lowest first, or null = all; null = all rows may
+  const int64_t *num_bytes;       // [rows] of these bits: what has none is not allowed
+  bool *are_whole;                // [rows] whether a masked row's largest score was finite before; of others true
 };
 
 // One rank's place among those of its stage, which are processes of one pod.

@@ -20,6 +20,8 @@ void work(void *context, int64_t number) {
     int64_t row = __atomic_fetch_add(&work.next, 1, __ATOMIC_RELAXED);
     if (row >= batch.num_rows) return;
     float *scores = batch.scores + row * batch.vocab_size;
+    const uint8_t *allowed = batch.allowed ? batch.allowed[row] : 0;
+    if (allowed) batch.are_whole[row] = forbid(scores, batch.vocab_size, allowed, batch.num_bytes[row]);
     batch.tokens[row] = Chooser{scores, batch.vocab_size, batch.draws[row], batch.positions[row], desk}.choose();
   }
 }

@@ -209,4 +209,27 @@ struct Chooser {
   }
 };
 
+// Forbids in a row of scores what its bits do not allow; returns whether the largest score was finite before.
+inline bool forbid(float *scores, int64_t size, const uint8_t *allowed, int64_t num_bytes) {
+  constexpr int64_t word = 4;  // bytes that are looked at together
+  words lanes;
+  for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+  ints odd = {}, known = {};
+  int64_t i = 0, num_whole = at_most(size, (num_bytes - word) * 8);
+  for (; i + LANES <= num_whole; i += LANES) {
+    uint32_t bits;
+    memcpy(&bits, allowed + i / 8, word);
+    floats x = load(scores + i);
+    odd |= ~(x < all(INFINITY)), known |= x > all(-INFINITY);
+    ints stays = (ints)((words{} + (bits >> i % 8)) >> lanes & 1) != 0;
+    store(scores + i, stays ? x : all(-INFINITY));
+  }
+  bool is_odd = any(odd), is_known = any(known);
+  for (; i < size; i++) {
+    is_odd |= !(scores[i] < INFINITY), is_known |= scores[i] > -INFINITY;
+    if (i >= num_bytes * 8 || !(allowed[i / 8] >> i % 8 & 1)) scores[i] = -INFINITY;
+  }
+  return is_known && !is_odd;
+}
+
 }  // namespace
