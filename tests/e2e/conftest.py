@@ -28,9 +28,7 @@ def eventually() -> Callable[..., Any]:
 def release(cluster: Cluster) -> Iterator[Release]:
     """A release of this run's own."""
     run_id = secrets.token_hex(3)
-    release = Release(
-        name=f"e2e-{run_id}", namespace=f"e2e-{run_id}-system", watch_namespaces=(f"e2e-{run_id}", f"e2e-{run_id}-b")
-    )
+    release = Release(name=f"e2e-{run_id}", namespace=f"e2e-{run_id}-system", watch_namespaces=(f"e2e-{run_id}",))
     try:
         install(cluster, release)
         yield release
