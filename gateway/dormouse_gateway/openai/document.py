@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dormouse_gateway.openai.answer_schemas import (
+    ANTHROPICS_ERROR,
+    CHAT_ANSWER,
+    COMPLETION_ANSWER,
+    EMBEDDINGS,
+    ERROR,
+    MESSAGE,
+    MODEL,
+    NUMBER,
+    RESPONSE,
+    TEXT,
+    TOKENS,
+    Json,
+    an_array,
+    an_object,
+)
 from dormouse_gateway.openai.classify import CLASSIFY_ANSWER, CLASSIFY_REQUEST
 from dormouse_gateway.openai.decisions.schemas import (
     DECISIONS_ANSWER,
@@ -18,139 +32,8 @@ from dormouse_gateway.openai.schemas import CHAT_REQUEST, COMPLETION_REQUEST
 from dormouse_gateway.openai.scores import RERANK_ANSWER, RERANK_REQUEST, SCORE_ANSWER, SCORE_REQUEST
 from dormouse_gateway.openai.tokens import DETOKENIZE_REQUEST, TOKENIZE_REQUEST
 
-Json = dict[str, Any]
-
-_TEXT = {"type": "string"}
-_NUMBER = {"type": "integer"}
-_LOGPROB = {"type": "number"}
-_NULL = {"type": "null"}
-
-
-def _object(**properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def _with(schema: Json, **optional: Json) -> Json:
-    """Return the object, which may have these fields, too."""
-    return schema | {"properties": schema["properties"] | optional}
-
-
-def _array(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _or_null(schema: Json) -> Json:
-    return {"anyOf": [schema, _NULL]}
-
-
-_MODEL = _with(_object(id=_TEXT, object={"const": "model"}, created=_NUMBER, owned_by=_TEXT), parent=_TEXT)
-_ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_or_null(_TEXT), code=_or_null(_TEXT)))
-_USAGE = _object(
-    prompt_tokens=_NUMBER,
-    completion_tokens=_NUMBER,
-    total_tokens=_NUMBER,
-    prompt_tokens_details=_object(cached_tokens=_NUMBER),
-    completion_tokens_details=_object(accepted_prediction_tokens=_NUMBER, rejected_prediction_tokens=_NUMBER),
-)
-_FINISH = {"enum": ["stop", "length"]}
-_CALL = _object(id=_TEXT, type={"const": "function"}, function=_object(name=_TEXT, arguments=_TEXT))
-_ENTRY = {"token": _TEXT, "logprob": _LOGPROB, "bytes": _or_null(_array(_NUMBER))}
-_CHAT_LOGPROBS = _object(content=_array(_object(**_ENTRY, top_logprobs=_array(_object(**_ENTRY)))), refusal=_NULL)
-_LOGPROBS = _object(
-    tokens=_array(_TEXT),
-    token_logprobs=_array(_or_null(_LOGPROB)),
-    top_logprobs=_array(_or_null({"type": "object", "additionalProperties": _LOGPROB})),
-    text_offset=_array(_NUMBER),
-)
-
-
-_RANKED = _object(logprob=_LOGPROB, rank=_or_null(_NUMBER), decoded_token=_TEXT)
-_PROMPT: Json = {  # where it is asked for
-    "prompt_token_ids": _array(_NUMBER),
-    "prompt_logprobs": _array(_or_null({"type": "object", "additionalProperties": _RANKED})),
-}
-
-
-def _answer(name: str, choice: Json, **optional: Json) -> Json:
-    head = {"id": _TEXT, "object": {"const": name}, "created": _NUMBER, "model": _TEXT}
-    return _with(_object(**head, choices=_array(_with(choice, token_ids=_array(_NUMBER))), usage=_USAGE), **optional)
-
-
-_CHAT_ANSWER = _answer(
-    "chat.completion",
-    _object(
-        index=_NUMBER,
-        message=_with(
-            _object(role={"const": "assistant"}, content=_or_null(_TEXT), refusal=_NULL),
-            tool_calls=_array(_CALL),
-            reasoning_content=_TEXT,
-            reasoning=_TEXT,
-        ),
-        logprobs=_or_null(_CHAT_LOGPROBS),
-        finish_reason={"enum": [*_FINISH["enum"], "tool_calls"]},
-    ),
-    **_PROMPT,
-)
-_COMPLETION_ANSWER = _answer(
-    "text_completion",
-    _with(_object(index=_NUMBER, text=_TEXT, logprobs=_or_null(_LOGPROBS), finish_reason=_FINISH), **_PROMPT),
-)
-_TOKENS = _object(count=_NUMBER, max_model_len=_NUMBER, tokens=_array(_NUMBER), token_strs=_or_null(_array(_TEXT)))
-_EMBEDDINGS = _object(
-    object={"const": "list"},
-    data=_array(
-        _object(
-            object={"const": "embedding"},
-            index=_NUMBER,
-            embedding={"anyOf": [_array(_NUMBER), _TEXT]},
-        )
-    ),
-    model=_TEXT,
-    usage=_object(prompt_tokens=_NUMBER, total_tokens=_NUMBER),
-)
-_BLOCK = {
-    "anyOf": [
-        _object(type={"const": "text"}, text=_TEXT),
-        _object(type={"const": "thinking"}, thinking=_TEXT, signature=_TEXT),
-        _object(type={"const": "tool_use"}, id=_TEXT, name=_TEXT, input={"type": "object"}),
-    ]
-}
-_MESSAGE = _object(
-    id=_TEXT,
-    type={"const": "message"},
-    role={"const": "assistant"},
-    model=_TEXT,
-    content=_array(_BLOCK),
-    stop_reason={"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]},
-    stop_sequence=_or_null(_TEXT),
-    usage=_object(
-        input_tokens=_NUMBER,
-        cache_creation_input_tokens=_NUMBER,
-        cache_read_input_tokens=_NUMBER,
-        output_tokens=_NUMBER,
-    ),
-)
-_ITEM = _object(id=_TEXT, type={"enum": ["message", "reasoning", "function_call"]}, status=_TEXT)
-_RESPONSE = _object(
-    id=_TEXT,
-    object={"const": "response"},
-    created_at=_NUMBER,
-    model=_TEXT,
-    status={"enum": ["completed", "incomplete"]},
-    error=_NULL,
-    incomplete_details=_or_null(_object(reason={"const": "max_output_tokens"})),
-    output=_array(_ITEM | {"additionalProperties": True}),
-    usage=_object(
-        input_tokens=_NUMBER,
-        input_tokens_details=_object(cached_tokens=_NUMBER, cache_write_tokens=_NUMBER),
-        output_tokens=_NUMBER,
-        output_tokens_details=_object(reasoning_tokens=_NUMBER),
-        total_tokens=_NUMBER,
-    ),
-) | {"additionalProperties": True}  # what the request said comes back
-_ANTHROPICS_ERROR = _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT), request_id=_TEXT)
-_REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": _TEXT}}
-_RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": _NUMBER, "required": True}}
+_REQUEST_ID: Json = {"x-request-id": {"description": "The client's, else drawn.", "schema": TEXT}}
+_RETRY: Json = {"retry-after": {"description": "Seconds.", "schema": NUMBER, "required": True}}
 _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether it says when to come again
     "400": ("A field is wrong or not supported; the message names it.", False),
     "401": ("The API key is missing or wrong.", False),
@@ -167,10 +50,10 @@ _REFUSALS: dict[str, tuple[str, bool]] = {  # status → what it means, whether 
 }
 
 
-def _responses(ok: Json, *statuses: str, events: str | None = None, error: Json = _ERROR) -> Json:
+def _responses(ok: Json, *statuses: str, events: str | None = None, error: Json = ERROR) -> Json:
     content: Json = {"application/json": {"schema": ok}}
     if events:
-        event = {"type": "object", "properties": {"data": _TEXT}, "required": ["data"], "description": events}
+        event = {"type": "object", "properties": {"data": TEXT}, "required": ["data"], "description": events}
         content["text/event-stream"] = {"schema": event}
     found: Json = {"200": {"description": "The answer.", "headers": _REQUEST_ID, "content": content}}
     return found | {status: _refused(error, *_REFUSALS[status]) for status in statuses}
@@ -203,7 +86,7 @@ def _bodies() -> Json:
         _openais()
         | _anthropics()
         | {
-            "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, _EMBEDDINGS),
+            "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, EMBEDDINGS),
             **_scorers(),
             "/v1/decisions": _post(
                 "createDecision", "Answer questions by probabilities.", DECISIONS_REQUEST, DECISIONS_ANSWER
@@ -211,8 +94,8 @@ def _bodies() -> Json:
             "/v1/systemone": _post(
                 "createStructuredDecision", "The same, by ids of the caller's.", SYSTEMONE_REQUEST, SYSTEMONE_ANSWER
             ),
-            "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, _TOKENS),
-            "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, _object(prompt=_TEXT)),
+            "/tokenize": _post("tokenize", "Tell a prompt's tokens.", TOKENIZE_REQUEST, TOKENS),
+            "/detokenize": _post("detokenize", "Tell tokens' text.", DETOKENIZE_REQUEST, an_object(prompt=TEXT)),
         }
     )
 
@@ -238,21 +121,21 @@ def _openais() -> Json:
             "createCompletion",
             "Go on with a text.",
             COMPLETION_REQUEST,
-            _COMPLETION_ANSWER,
+            COMPLETION_ANSWER,
             events.format("text_completion"),
         ),
         "/v1/chat/completions": _post(
             "createChatCompletion",
             "Answer in a conversation.",
             CHAT_REQUEST,
-            _CHAT_ANSWER,
+            CHAT_ANSWER,
             events.format("chat.completion.chunk"),
         ),
         "/v1/responses": _post(
             "createResponse",
             "Answer a conversation, of which nothing is stored.",
             RESPONSES_REQUEST,
-            _RESPONSE,
+            RESPONSE,
             "With stream: OpenAI's events, from response.created to response.completed. Comments while it waits.",
         ),
     }
@@ -264,24 +147,24 @@ def _anthropics() -> Json:
             "createMessage",
             "Answer in a conversation, as Anthropic's API does.",
             MESSAGES_REQUEST,
-            _MESSAGE,
+            MESSAGE,
             "With stream: Anthropic's events, from message_start to message_stop. Comments while it waits.",
-            error=_ANTHROPICS_ERROR,
+            error=ANTHROPICS_ERROR,
         ),
         "/v1/messages/count_tokens": _post(
             "countTokens",
             "Count the tokens of such a conversation.",
             COUNT_REQUEST,
-            _object(input_tokens=_NUMBER),
-            error=_ANTHROPICS_ERROR,
+            an_object(input_tokens=NUMBER),
+            error=ANTHROPICS_ERROR,
         ),
     }
 
 
 def document() -> Json:
     """Return it."""
-    parameter = {"name": "model", "in": "path", "required": True, "schema": _TEXT | {"minLength": 1}}
-    list_of_models = _object(object={"const": "list"}, data=_array(_MODEL))
+    parameter = {"name": "model", "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
+    list_of_models = an_object(object={"const": "list"}, data=an_array(MODEL))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dormouse", "version": "1", "description": "Text of models that sleep when idle."},
@@ -291,7 +174,7 @@ def document() -> Json:
                 "listModels", "List all models, sleeping ones too.", list_of_models, "400", "401", "503"
             ),
             "/v1/models/{model}": _get(
-                "getModel", "Describe a model.", _MODEL, "400", "401", "404", "503", parameters=[parameter]
+                "getModel", "Describe a model.", MODEL, "400", "401", "404", "503", parameters=[parameter]
             ),
             **_bodies(),
             "/openapi.json": _get("describe", "This document.", {"type": "object"}, "400"),
