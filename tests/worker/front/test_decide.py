@@ -28,7 +28,7 @@ def choice(*names, **fields):
 def decide(house, *questions, text="s", metadata=None, **fields):
     state = {} if "chat" in fields else {"text": text}
     request = pb.DecideRequest(questions=questions, **state, **fields)
-    return house.inference.Decide(request, timeout=10, metadata=metadata)
+    return house.inference.Decide(request, timeout=60, metadata=metadata)
 
 
 def sent(house):
@@ -243,6 +243,20 @@ async def test_more_questions_than_the_queue_takes_are_never_taken(open_house, p
         assert len((await decide(house, *[LETTERS] * 3)).answers) == 3
         error = await house.refusal(decide(house, PREDICATE))
         assert "questions is 4; allowed: at most 3" in error.details(), "sequences, for labels of several tokens"
+
+
+async def test_long_labels_of_many_questions_are_refused_before_their_trees_are_made(open_house, plain_path):
+    def labelled(number):
+        made = [pb.DecideOption(name="n", label=f"{number} {place} " + "x" * 50) for place in range(4)]
+        return pb.DecideQuestion(choice={"options": made})
+
+    async with open_house(Script(max_model_len=4096), path=plain_path, max_waiting_requests=200) as house:
+        error = await house.refusal(decide(house, *[labelled(number) for number in range(100)]))
+        assert error.code() is Code.INVALID_ARGUMENT
+        assert "allowed: at most 200" in error.details()
+        told = int(error.details().removeprefix("questions is ").split(";")[0])
+        assert told < 500, "of one question's labels beyond the limit, not of all hundred"
+        assert not sent(house)
 
 
 async def test_who_leaves_takes_all_questions_along(long_house):

@@ -7,7 +7,8 @@ and what stands behind it ends them all. Questions are tokenized by themselves, 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -29,6 +30,7 @@ _NOT_TOLD_APART = "the model's tokenizer does not tell its labels apart: one has
 
 T = TypeVar("T")
 Encode = Callable[[str], list[int]]
+Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Frame:
     head: str
     tail: str
     is_chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTree:
+    """Labels as the model says them, and what has to be asked about them."""
+
+    tokens: tuple[Tokens, ...]
+    nodes: list[Node]  # none where they cannot be told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +88,9 @@ class Preparation:
         frame = await self._frame()
         field = self._request.WhichOneof("state") or ""
         check_fits(field, frame.head, self._model, self._max_model_len, may_cut=False)
-        questions = [asked(question) for question in self._request.questions]
-        known = await self._labels(frame, {question.labels for question in questions})
-        nodes = [nodes_of(known[question.labels]) for question in questions]
-        check_room(sum(map(len, nodes)))
+        questions = await self._run(self._asked, self._request.ByteSize())
+        known = await self._labels(frame, Counter(question.labels for question in questions), check_room)
+        nodes = [known[question.labels].nodes for question in questions]
         state = await self._run(partial(self._encode_head, frame), len(frame.head))
         self._check_state(field, state, nodes)
         found: list[Prompt] = []
@@ -89,7 +98,7 @@ class Preparation:
             ids = await self._run(partial(self._encode_all, frame, [one for _, one in turn]), len(turn[0][1].text))
             for (place, question), token_ids in zip(turn, ids, strict=True):
                 validation.check_made_of(f"questions[{place}]", token_ids, self._model.card.vocab_size)
-                found.append(self._prompt(state, token_ids, known[question.labels], nodes[place]))
+                found.append(self._prompt(state, token_ids, known[question.labels]))
         _check_tokens(len(state), found)
         return Prompts(state, found)
 
@@ -107,18 +116,30 @@ class Preparation:
             refuse("chat", f"rendered with its final message {len(tails)} times", limit)
         return Frame(head, tails[0], is_chat=True)
 
-    async def _labels(self, frame: Frame, wanted: set[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[Tokens, ...]]:
-        """Return the token ids of labels as the model says them behind the tail."""
+    def _asked(self) -> list[Asked]:
+        return [asked(question) for question in self._request.questions]
 
-        def found(labels: tuple[str, ...]) -> tuple[Tokens, ...]:
+    async def _labels(
+        self, frame: Frame, wanted: Mapping[Labels, int], check_room: Callable[[int], None]
+    ) -> dict[Labels, LabelTree]:
+        """Return labels as the model says them behind the tail; so many questions have them.
+
+        What they come to is checked one by one: long labels of many questions are trees of a million nodes.
+        """
+
+        def found(labels: Labels) -> LabelTree:
             said = labels if frame.is_chat else [f" {label}" for label in labels]
-            return tuple(_label_ids(self._encode, frame.tail, said))
+            tokens = tuple(_label_ids(self._encode, frame.tail, said))
+            return LabelTree(tokens, nodes_of(tokens))
 
-        known: dict[tuple[str, ...], tuple[Tokens, ...]] = {}
+        known: dict[Labels, LabelTree] = {}
+        num_sequences = 0
         for labels in sorted(wanted):
             num_bytes = len(labels) * (len(frame.tail) + len(labels[0]))
             known[labels] = await self._run(partial(found, labels), num_bytes)
-            for token_ids in known[labels]:
+            num_sequences += wanted[labels] * len(known[labels].nodes)
+            check_room(num_sequences)
+            for token_ids in known[labels].tokens:
                 validation.check_made_of("questions", token_ids, self._model.card.vocab_size)
         return known
 
@@ -141,15 +162,15 @@ class Preparation:
             refuse(field, f"{len(state)} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
         check_repeated(len(state), sum(map(len, nodes)))
 
-    def _prompt(self, state: list[int], token_ids: list[int], labels: tuple[Tokens, ...], nodes: list[Node]) -> Prompt:
+    def _prompt(self, state: list[int], token_ids: list[int], tree: LabelTree) -> Prompt:
         """Return the question, refused where its labels are no labels or it is too long."""
-        if not nodes:
-            return Prompt(token_ids, labels, [], _NOT_TOLD_APART)
-        longest = len(state) + len(token_ids) + max(len(node.path) for node in nodes)
+        if not tree.nodes:
+            return Prompt(token_ids, tree.tokens, [], _NOT_TOLD_APART)
+        longest = len(state) + len(token_ids) + max(len(node.path) for node in tree.nodes)
         if longest >= self._max_model_len:
             why = f"it has {longest} tokens with the state; allowed: below the model length {self._max_model_len}"
-            return Prompt(token_ids, labels, [], why)
-        return Prompt(token_ids, labels, nodes)
+            return Prompt(token_ids, tree.tokens, [], why)
+        return Prompt(token_ids, tree.tokens, tree.nodes)
 
 
 def check_repeated(state_tokens: int, num_sequences: int) -> None:

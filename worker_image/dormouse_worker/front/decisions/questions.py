@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -117,7 +118,8 @@ def _check_labels(field: str, labels: Sequence[str]) -> None:
             refuse(
                 f"{field}[{place}].label", f"{num_bytes} bytes", f"1 to {MAX_LABEL_BYTES}, as other options have one"
             )
-    if (same := next((label for label in labels if labels.count(label) > 1), None)) is not None:
+    [(same, count)] = Counter(labels).most_common(1)
+    if count > 1:
         refuse(field, f"labelled {same!r} more than once", "a label of its own for each option")
 
 
