@@ -162,9 +162,9 @@ class PoolReconciler:
             self._mark(member)
 
     async def _settle_claims(self, observed: PoolObserved, plan: PoolPlan) -> None:
-        """Make the claims that are missing, and delete those of slots that are gone, or whose device is tainted."""
+        """Make the claims that are missing, and delete those whose slot is gone, or whose device is spoiled."""
         makes = (self._make_claim(observed, name) for name in claims.missing(observed))
-        leftover = (*claims.surplus(observed, plan.slots), *claims.tainted(observed))
+        leftover = (*claims.surplus(observed, plan.slots), *claims.spoiled(observed))
         deletes = (self._delete_claim(observed, claim) for claim in leftover)
         for error in await asyncio.gather(*makes, *deletes, return_exceptions=True):
             if isinstance(error, BaseException):

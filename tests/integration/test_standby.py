@@ -101,7 +101,7 @@ def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pai
     assert "needs a grant" in words
     assert engines_of(a) == []
 
-    grant(a, 1, instance=a.status().instance)
+    grant(a, 1, instance=a.status().instance, budget_bytes=0, reserved_bytes=int(TOTAL * 0.9) - BUDGET)
     assert wake(a).state == control.WORKER_STATE_STARTING
     agree(a)
     report = a.report()

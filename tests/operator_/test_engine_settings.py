@@ -35,7 +35,8 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of 
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
     *("attention_backend", "worker_cls", "worker_extension_cls"),
-    *("device_memory_budget_bytes", "expected_device"),  # a grant's words
+    # a grant's words
+    *("device_memory_budget_bytes", "device_memory_reserve_bytes", "device_memory_sharers", "expected_device"),
     *("kv_store_dir", "kv_store_size_bytes"),  # made of spec.engine.kvStore: tests/operator_/manifests/test_kv_store.py
 }
 OTHER = {  # a value that is not the default

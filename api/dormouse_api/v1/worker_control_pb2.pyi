@@ -375,6 +375,8 @@ class DeviceGrant(_message.Message):
     SLOT_EPOCH_FIELD_NUMBER: _builtins.int
     BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    AWAKE_PER_SLOT_FIELD_NUMBER: _builtins.int
     slot: _builtins.str
     """as the pool calls it"""
     slot_epoch: _builtins.int
@@ -383,6 +385,10 @@ class DeviceGrant(_message.Message):
     """of the device's memory for this worker; 0 = as its settings say"""
     device: _builtins.str
     """as the claim's driver calls it: a GPU's UUID, or the driver's name of a device; "" = any"""
+    reserved_bytes: _builtins.int
+    """as in GrantDeviceRequest"""
+    awake_per_slot: _builtins.int
+    """as there"""
     def __init__(
         self,
         *,
@@ -390,10 +396,12 @@ class DeviceGrant(_message.Message):
         slot_epoch: _builtins.int = ...,
         budget_bytes: _builtins.int = ...,
         device: _builtins.str = ...,
+        reserved_bytes: _builtins.int = ...,
+        awake_per_slot: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "device", b"device", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awake_per_slot", b"awake_per_slot", "budget_bytes", b"budget_bytes", "device", b"device", "reserved_bytes", b"reserved_bytes", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -807,6 +815,8 @@ class GrantDeviceRequest(_message.Message):
     BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     INSTANCE_FIELD_NUMBER: _builtins.int
+    RESERVED_BYTES_FIELD_NUMBER: _builtins.int
+    AWAKE_PER_SLOT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the operator that asks"""
     slot: _builtins.str
@@ -819,6 +829,13 @@ class GrantDeviceRequest(_message.Message):
     """as the claim's driver calls it; "" = any"""
     instance: _builtins.str
     """of the worker that is meant, as in WorkerStatus; "" = any"""
+    reserved_bytes: _builtins.int
+    """Where budget_bytes is 0, as nobody has measured the device, the engine reckons its bound once it has:
+    (device memory x gpuMemoryUtilization - reserved_bytes) / awake_per_slot.
+    of the device, for others; 0 = none
+    """
+    awake_per_slot: _builtins.int
+    """holders that share what is left; 0 = 1"""
     def __init__(
         self,
         *,
@@ -828,10 +845,12 @@ class GrantDeviceRequest(_message.Message):
         budget_bytes: _builtins.int = ...,
         device: _builtins.str = ...,
         instance: _builtins.str = ...,
+        reserved_bytes: _builtins.int = ...,
+        awake_per_slot: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "device", b"device", "epoch", b"epoch", "instance", b"instance", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awake_per_slot", b"awake_per_slot", "budget_bytes", b"budget_bytes", "device", b"device", "epoch", b"epoch", "instance", b"instance", "reserved_bytes", b"reserved_bytes", "slot", b"slot", "slot_epoch", b"slot_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,7 +66,12 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
 
 def _parse_grant(grant: pb.DeviceGrant) -> DeviceGrant:
     return DeviceGrant(
-        slot=grant.slot, slot_epoch=grant.slot_epoch, budget_bytes=grant.budget_bytes, device=grant.device
+        slot=grant.slot,
+        slot_epoch=grant.slot_epoch,
+        budget_bytes=grant.budget_bytes,
+        device=grant.device,
+        reserved_bytes=grant.reserved_bytes,
+        awake_per_slot=grant.awake_per_slot or 1,
     )
 
 

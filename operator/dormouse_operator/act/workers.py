@@ -178,6 +178,8 @@ class GrpcWorkerControl:
             slot_epoch=grant.slot_epoch,
             budget_bytes=grant.budget_bytes,
             device=grant.device,
+            reserved_bytes=grant.reserved_bytes,
+            awake_per_slot=grant.awake_per_slot,
             instance=instance,
         )
         return parse_worker(await self._call(pod, STATUS_TIMEOUT_S, lambda stub: stub.GrantDevice, request))

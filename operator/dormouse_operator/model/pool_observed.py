@@ -20,6 +20,7 @@ class SlotClaim:
     is_ours: bool = False  # made for this very pool
     is_deleting: bool = False
     devices: tuple[str, ...] = ()  # as DRIVER/POOL/DEVICE; none = not allocated
+    reserved_for: frozenset[str] = frozenset()  # UIDs of the pods that have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,21 @@ class PoolObserved:
         return next((slot for slot in self.pool.slots if slot.name == name), None)
 
     def stays(self, slot: str) -> bool:
-        """Return whether a slot is to go on: it is wanted, and nobody has deleted its claim."""
+        """Return whether a slot is to go on: it is wanted, and nobody has taken its claim from its pods."""
         claim = self.claims.get(slot)
-        return slot in self.pool.slot_names and not (claim and claim.is_deleting)
+        is_going = bool(claim and claim.is_deleting) or self.robbed_pod(slot) is not None
+        return slot in self.pool.slot_names and not is_going
+
+    def robbed_pod(self, slot: str) -> Pod | None:
+        """Return a pod on a slot whose devices the cluster may give to others: its claim does not count it any more.
+
+        The scheduler counts a pod before it has a node, and nothing but its end takes it out. Somebody did by force.
+        """
+        claim = self.claims.get(slot)
+        if claim is None:
+            return None
+        placed = (pod for _, pod in self.pods_on(slot) if pod.is_scheduled and not (pod.is_deleting or pod.has_ended))
+        return next((pod for pod in placed if not claim.devices or pod.uid not in claim.reserved_for), None)
 
     def pods_on(self, slot: str) -> Iterator[tuple[Member, Pod]]:
         """Yield the pods on a slot."""

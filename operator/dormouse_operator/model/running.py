@@ -143,6 +143,9 @@ class DeviceGrant:
     slot_epoch: int
     budget_bytes: int = 0  # 0 = as its settings say
     device: str = ""  # "" = any
+    # for others, and among how many the rest is divided: bounds an engine that measures its device first
+    reserved_bytes: int = 0
+    awake_per_slot: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,16 @@
 """Reads the cache, the load, the workers and the claims of a pool into one frozen PoolObserved. Decides nothing.
 
 Every worker with a pod on a slot is asked: what may hold memory is not believed from memory. A claim is looked at where
-its devices are not known yet; an allocation stays as long as its pods.
+its devices are not known yet, or a pod is new there, and now and then: an allocation stays as long as its pods, unless
+somebody takes it by force.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from dormouse_kube.api import RESOURCE_CLAIMS, KubeApi
@@ -21,12 +22,13 @@ from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClai
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.worker_statuses import Answer, Statuses
-from dormouse_operator.parse import SpecError, parse_deployment, parse_devices, parse_pods, parse_pool
+from dormouse_operator.parse import SpecError, parse_consumers, parse_deployment, parse_devices, parse_pods, parse_pool
 from dormouse_operator.watch.cache import Cache
 from dormouse_operator.watch.snapshots import MemberVersion, PoolSnapshot
 
 _SETTLED = {WorkerState.ASLEEP, WorkerState.STANDBY, WorkerState.FAILED}  # nothing changes there without a command
 _FIRST_SEEN = 0.0
+_CLAIM_HOLDS = timedelta(seconds=15)  # so long an allocation is believed
 
 
 class PoolObservation(NamedTuple):
@@ -38,10 +40,10 @@ class PoolObservation(NamedTuple):
 
 
 class _Claims(NamedTuple):
-    """The claims of a pool that were allocated when they were looked at, and of which pool."""
+    """The claims of a pool that were allocated when they were looked at, of which pool, and when that was."""
 
     uid: str
-    allocated: Mapping[str, SlotClaim]
+    allocated: Mapping[str, tuple[SlotClaim, datetime]]
 
 
 class _Read(NamedTuple):
@@ -99,7 +101,7 @@ class PoolObserver:
             answers=answers,
             silent_s=self._note_silent(key, [pod for pod in pods if pod.uid not in answers], now),
             refused=refused,
-            claims=await self._claims_of(key, pool, pods),
+            claims=await self._claims_of(key, pool, pods, now),
             gateways_heard=self._activities.is_known,
         )
         return PoolObservation(observed, snapshot.pool["metadata"]["resourceVersion"], is_told)
@@ -166,20 +168,18 @@ class PoolObserver:
         since = self._silent[key] = {pod.uid: known.get(pod.uid, now) for pod in pods}
         return {uid: max(_FIRST_SEEN, (now - begin).total_seconds()) for uid, begin in since.items()}
 
-    async def _claims_of(self, key: PoolKey, pool: Pool, pods: Iterable[Pod]) -> dict[str, SlotClaim]:
+    async def _claims_of(self, key: PoolKey, pool: Pool, pods: Collection[Pod], now: datetime) -> dict[str, SlotClaim]:
         """Return the claims of the slots: anew where nothing keeps them as they were, or a pod waits for one."""
-        waited = {pod.slot for pod in pods if not pod.is_scheduled or pod.has_tainted_device}
-        kept = {pod.slot for pod in pods if pod.is_scheduled and not pod.is_deleting} - waited
         before = self._claims.get(key)
         allocated = before.allocated if before and before.uid == pool.uid else {}
-        known = {name: claim for name, claim in allocated.items() if name in kept}
+        known = {name: kept for name, kept in allocated.items() if _still_holds(name, *kept, pods=pods, now=now)}
         names = dict.fromkeys((*pool.slot_names, *(slot.name for slot in pool.slots)))
         missing = [name for name in names if name not in known]
         found = await asyncio.gather(*(self._claim(pool, name) for name in missing))
-        claims = {**known, **{name: claim for name, claim in zip(missing, found, strict=True) if claim}}
-        stable = {name: claim for name, claim in claims.items() if claim.devices and not claim.is_deleting}
-        self._claims[key] = _Claims(pool.uid, stable)
-        return claims
+        read = {name: (claim, now) for name, claim in zip(missing, found, strict=True) if claim}
+        stable = {name: (claim, at) for name, (claim, at) in read.items() if claim.devices and not claim.is_deleting}
+        self._claims[key] = _Claims(pool.uid, {**known, **stable})
+        return {name: claim for name, (claim, _) in {**known, **read}.items()}
 
     async def _claim(self, pool: Pool, name: str) -> SlotClaim | None:
         """Return a claim, None where it cannot be told whether there is one."""
@@ -195,4 +195,13 @@ class PoolObserver:
             is_ours=any(owner["uid"] == pool.uid for owner in metadata.get("ownerReferences") or ()),
             is_deleting="deletionTimestamp" in metadata,
             devices=parse_devices(raw),
+            reserved_for=parse_consumers(raw),
         )
+
+
+def _still_holds(name: str, claim: SlotClaim, at: datetime, *, pods: Iterable[Pod], now: datetime) -> bool:
+    """Return whether a claim is as it was read: pods keep it, all that are there were known then, and not long ago."""
+    here = [pod for pod in pods if pod.slot == name]
+    is_waited_for = any(not pod.is_scheduled or pod.has_tainted_device for pod in here)
+    staying = {pod.uid for pod in here if pod.is_scheduled and not pod.is_deleting}
+    return bool(staying) and staying <= claim.reserved_for and not is_waited_for and now - at < _CLAIM_HOLDS

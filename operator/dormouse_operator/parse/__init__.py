@@ -2,7 +2,7 @@
 
 from dormouse_operator.parse.adapters import parse_offer
 from dormouse_operator.parse.arrows import as_stored, parse_arrows
-from dormouse_operator.parse.claims import parse_devices
+from dormouse_operator.parse.claims import parse_consumers, parse_devices
 from dormouse_operator.parse.pods import (
     CONTAINER,
     DEVICE_GRANTS,
@@ -35,6 +35,7 @@ __all__ = [
     "format_time",
     "parse_arrows",
     "parse_bytes",
+    "parse_consumers",
     "parse_deployment",
     "parse_devices",
     "parse_offer",

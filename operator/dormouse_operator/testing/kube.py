@@ -16,7 +16,7 @@ from dormouse_api.names import (
     LABEL_RANKS,
     READINESS_GATE,
 )
-from dormouse_kube.api import PODS
+from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time, slot_of
@@ -122,6 +122,8 @@ class FakeNode:
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
             self._edit(metadata, lambda obj: obj.setdefault("status", {}).update(conditions=[condition]))
             return
+        if not self._take_claim(pod):
+            return
         self.started += 1
         address = f"10.0.{self.started // 256}.{self.started % 256}"
         labels = metadata["labels"]
@@ -141,6 +143,35 @@ class FakeNode:
             }
 
         self._edit(metadata, run)
+
+    def _take_claim(self, pod: Mapping[str, Any]) -> bool:
+        """Count a pod among those of its slot's claim; return whether it has devices there, or needs none."""
+        namespace, slot = pod["metadata"]["namespace"], slot_of(pod)
+        claim = self.kube.peek(RESOURCE_CLAIMS, namespace, slot) if slot else None
+        if not slot or claim is None or "deletionTimestamp" in claim["metadata"]:
+            return not slot
+        consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        device = {"request": "gpu", "driver": "gpu.example.com", "pool": "node", "device": slot}
+
+        def count_in(obj: dict[str, Any]) -> None:
+            status = obj.setdefault("status", {})
+            status.setdefault("allocation", {"devices": {"results": [device]}})
+            status.setdefault("reservedFor", []).append(consumer)
+
+        self.kube.edit(RESOURCE_CLAIMS, namespace, slot, count_in)
+        return True
+
+    def _leave_claim(self, pod: Mapping[str, Any]) -> None:
+        """Count a pod out; without any, a claim's devices are the cluster's again."""
+        namespace, slot = pod["metadata"]["namespace"], slot_of(pod)
+
+        def count_out(obj: dict[str, Any]) -> None:
+            known = obj.get("status", {}).get("reservedFor", [])
+            left = [consumer for consumer in known if consumer["uid"] != pod["metadata"]["uid"]]
+            obj["status"] = {**obj["status"], "reservedFor": left} if left else {}
+
+        if slot and self.kube.peek(RESOURCE_CLAIMS, namespace, slot):
+            self.kube.edit(RESOURCE_CLAIMS, namespace, slot, count_out)
 
     def _add_worker(self, pod: Mapping[str, Any], address: str) -> None:
         labels = pod["metadata"]["labels"]
@@ -169,6 +200,7 @@ class FakeNode:
         worker = self.workers.workers.pop(pod.get("status", {}).get("podIP", ""), None)
         if isinstance(worker, PooledWorker):
             worker.device.give_back(worker)
+        self._leave_claim(pod)
         self.kube.finish_deletion(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
 
     def _join_groups(self) -> None:

@@ -46,7 +46,7 @@ class PooledWorker(FakeWorker):
     revoked_epoch: int = 0  # at which its last grant was taken back
     refused_slot_epoch: int = 0
     told_missing_bytes: int = 0  # by its last prepared wake
-    started_within: int | None = None  # the bytes of the grant under which its engine was started; None = there is none
+    started_under: DeviceGrant | None = None  # the grant of its engine; None = there is none
     refuses: set[str] = field(default_factory=set)  # of "sleep", "wake": what it refuses, for as long as it is in here
     hangs: set[str] = field(default_factory=set)  # of "sleep 1", "wake", …: what it never answers
 
@@ -97,7 +97,7 @@ class PooledWorker(FakeWorker):
         super(PooledWorker, self).sleep(epoch, level=level, abort=abort)
         self.device.give_back(self)
         if self.state is WorkerState.STANDBY:
-            self.started_within = None
+            self.started_under = None
 
     def prepare_wake_up(self, epoch: int) -> None:
         """Reserve the memory, under a grant."""
@@ -112,7 +112,7 @@ class PooledWorker(FakeWorker):
         """Take the memory, under a grant: from STANDBY an engine loads first."""
         self._require_grant()
         if self.state is WorkerState.STANDBY and self.grant:
-            self.started_within = self.grant.budget_bytes
+            self.started_under = self.grant
         super(PooledWorker, self).wake_up(epoch)
         self.told_missing_bytes = 0
         self.device.take(self)
@@ -121,7 +121,7 @@ class PooledWorker(FakeWorker):
         """Start anew, as after a crash of the container: nothing is left on the device, and no grant is known."""
         super(PooledWorker, self).restart()
         self.device.give_back(self)
-        self.state, self.sleep_level, self.grant, self.started_within = WorkerState.STANDBY, 3, None, None
+        self.state, self.sleep_level, self.grant, self.started_under = WorkerState.STANDBY, 3, None, None
         self.instance, self.slot_epoch, self.revoked_epoch = self.instance + 1, 0, 0
         self.refused_slot_epoch, self.told_missing_bytes = 0, 0
         self.running_requests = 0
@@ -140,11 +140,16 @@ class PooledWorker(FakeWorker):
     def _require_grant(self) -> None:
         if self.grant is None:
             raise WorkerRefused("FAILED_PRECONDITION: there is no grant of a device")
-        started, budget = self.started_within, self.grant.budget_bytes
-        if started is not None and budget and not 0 < started <= budget:
+        started, budget = self.started_under, self.grant.budget_bytes
+        if started is None or not budget:
+            return
+        is_reckoned = not started.budget_bytes and started.reserved_bytes >= self.grant.reserved_bytes > 0
+        if not (is_reckoned or 0 < started.budget_bytes <= budget):
             self.commands.append("engine is too big")
             self.refused_slot_epoch = self.slot_epoch
-            raise WorkerRefused(f"FAILED_PRECONDITION: its engine was started within {started}: Sleep level 3 first")
+            raise WorkerRefused(
+                f"FAILED_PRECONDITION: its engine was started within {started.budget_bytes}: Sleep level 3 first"
+            )
 
 
 @dataclass(slots=True)

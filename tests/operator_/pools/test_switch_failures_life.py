@@ -192,6 +192,25 @@ async def test_a_tainted_device_is_left_by_everyone_and_the_next_claim_has_anoth
     assert "deletionTimestamp" not in after
 
 
+@pytest.mark.parametrize("change", ["deallocated", "deleted"])
+async def test_a_claim_that_somebody_takes_by_force_under_its_holder_is_left_and_made_anew(serving_a, change):
+    rig = serving_a
+    before = {rig.worker(name).pod_uid for name in ("a", "b")}
+    if change == "deleted":
+        rig.kube.finish_deletion(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")
+    else:
+        rig.kube.edit(RESOURCE_CLAIMS, POOL.namespace, "gpus-0", lambda obj: obj.update(status={}))
+    await rig.steps(2)
+    assert rig.serves("a"), "an allocation is believed for a while"
+    rig.clock.step(15)
+    await rig.step()
+    assert rig.pool_condition("Allocated")[:2] == ("False", "DevicesLost")
+    rig.call("b")
+    await rig.until(lambda: rig.num_running("b"), seconds=1.0)
+    assert rig.worker("b").pod_uid not in before
+    assert rig.pool_condition("Allocated")[:2] == ("True", "Allocated")
+
+
 def keep_while_used(rig):
     """Put on the slot's claim what keeps it until its last pod is gone."""
     finalizers = ["resource.kubernetes.io/delete-protection"]

@@ -55,17 +55,18 @@ async def test_a_busy_model_keeps_its_slot_for_its_turn_and_then_its_streams_are
     assert "abort" in rig.worker("a").commands, "its requests had their time"
 
 
-async def test_the_first_engine_on_a_device_is_without_bounds_and_ends_with_its_turn_then_all_are_within_theirs(rig):
+async def test_the_first_engine_on_a_device_leaves_what_is_the_sleepers_and_is_woken_as_all_others(rig):
     for name in ("a", "b"):
         rig.worker(name).has_report = False
     await rig.serve_once("a")
     assert rig.worker("a").grant.budget_bytes == 0, "nobody has measured the device"
+    assert (rig.worker("a").grant.reserved_bytes, rig.worker("a").grant.awake_per_slot) == (8 * GIB, 1)
     await rig.serve_once("b")
     assert rig.worker("b").grant.budget_bytes == int(0.9 * 80 * GIB) - 8 * GIB
-    assert rig.worker("a").state is WorkerState.STANDBY, "it took what is for sleepers"
+    assert rig.worker("a").state is WorkerState.ASLEEP
     await rig.serve_once("a", "b", "a")
     assert rig.worker("b").state is WorkerState.ASLEEP
-    assert rig.worker("a").commands.count("initialize_cache") == 2
+    assert rig.worker("a").commands.count("initialize_cache") == 1
     assert rig.worker("b").commands.count("initialize_cache") == 1
     assert not rig.slot().refusals
 

@@ -121,6 +121,24 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    device_memory_reserve_bytes: Annotated[
+        int,
+        _flag(
+            "what of the device's share is left to others, where no budget is set (default {default}); "
+            "a grant brings its own",
+            "SIZE",
+            ge=0,
+        ),
+    ] = 0
+    device_memory_sharers: Annotated[
+        int,
+        _flag(
+            "processes that divide among them what the reserve leaves (default {default}); a grant brings its own",
+            "N",
+            ge=1,
+            le=256,
+        ),
+    ] = 1
     expected_device: Annotated[
         str, _flag("start on this GPU only, by its UUID (default: on any); a grant brings its own", "UUID")
     ] = ""

@@ -4,8 +4,8 @@
     what sleepers may leave = reserve × places + what any of them leaves beyond its reserve
 
 The total is what workers on the slot measured; before any has, the least of what others of the pool measured, or had
-when the status was written: their pods may be gone. The very first one goes by its own settings, and its engine ends
-with its turn: it takes what is the sleepers'.
+when the status was written: their pods may be gone. The very first one is told what is kept for sleepers, and reckons
+the same once it has measured.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def grant_of(observed: PoolObserved, slot: Slot, deployment: Deployment) -> Devi
         slot_epoch=slot.epoch,
         budget_bytes=budget_bytes(observed, slot, deployment),
         device=",".join(claim.devices) if claim else "",
+        reserved_bytes=_reserved_bytes(observed, slot),
+        awake_per_slot=observed.pool.policy.awake_per_slot,
     )
 
 
@@ -38,9 +40,27 @@ def budget_bytes(observed: PoolObserved, slot: Slot, deployment: Deployment) -> 
     if not total:
         return 0
     policy, utilization = observed.pool.policy, deployment.engine.gpu_memory_utilization or UTILIZATION
-    beyond = sum(max(0, sleeper.residual_bytes - policy.sleeper_reserve_bytes) for sleeper in slot.sleepers)
-    left = int(total * utilization) - policy.residue_limit_bytes - beyond
+    left = int(total * utilization) - _reserved_bytes(observed, slot)
     return max(_LEAST_BYTES, left // policy.awake_per_slot)
+
+
+def is_oversized(observed: PoolObserved, grant: DeviceGrant, deployment: Deployment) -> bool:
+    """Return whether an engine that was started under a grant may take more than one of now could."""
+    slot = observed.recorded(grant.slot)
+    most = budget_bytes(observed, slot, deployment) if slot else 0
+    if slot is None or not most:
+        return False
+    if grant.budget_bytes or not grant.reserved_bytes:  # none at all: a worker of a release before reserves
+        return not 0 < grant.budget_bytes <= most
+    reserved, awake = _reserved_bytes(observed, slot), observed.pool.policy.awake_per_slot
+    return grant.reserved_bytes < reserved or grant.awake_per_slot < awake
+
+
+def _reserved_bytes(observed: PoolObserved, slot: Slot) -> int:
+    """Return what sleepers may leave on a slot's device."""
+    policy = observed.pool.policy
+    beyond = sum(max(0, sleeper.residual_bytes - policy.sleeper_reserve_bytes) for sleeper in slot.sleepers)
+    return policy.residue_limit_bytes + beyond
 
 
 def device_bytes(observed: PoolObserved) -> int:

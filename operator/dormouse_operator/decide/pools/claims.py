@@ -24,17 +24,19 @@ def missing(observed: PoolObserved) -> list[str]:
     """Return the claims to make."""
     if observed.pool.is_deleting:
         return []
-    return [name for name in observed.pool.slot_names if observed.claims.get(name) == SlotClaim()]
+    gone = (name for name in observed.pool.slot_names if observed.claims.get(name) == SlotClaim())
+    return [name for name in gone if not observed.robbed_pod(name)]  # its pods would count as those of the next one
 
 
-def tainted(observed: PoolObserved) -> list[Claim]:
-    """Return the claims to delete because a device of theirs is tainted: pods are deleted for it.
+def spoiled(observed: PoolObserved) -> list[Claim]:
+    """Return the claims to delete because a device of theirs is tainted, or was taken from its pods by force.
 
     Kubernetes keeps a claim's devices for as long as a pod has it, and members' pods come one after the other. A claim
     that is being deleted takes no new pod: holders and sleepers go, and the next claim gets another device.
     """
     named = {pod.slot for member in observed.members.values() for pod in member.pods if pod.has_tainted_device}
-    known = ((name, observed.claims.get(name, SlotClaim())) for name in sorted(named))
+    robbed = {name for name in observed.pool.slot_names if observed.robbed_pod(name)}
+    known = ((name, observed.claims.get(name, SlotClaim())) for name in sorted(named | robbed))
     return [Claim(name, claim.uid) for name, claim in known if claim.is_ours and not claim.is_deleting]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dormouse_operator.decide.pools.budget import budget_bytes
-from dormouse_operator.model import DeviceGrant, Pod, Worker, WorkerState
+from dormouse_operator.decide.pools.budget import is_oversized
+from dormouse_operator.model import Pod, Worker, WorkerState
 from dormouse_operator.model.pool_observed import Member, PoolObserved
 from dormouse_operator.model.pools import TAKES_MEMORY, Replica, Tenant, TenantState
 
@@ -39,6 +39,7 @@ def tenant_of(observed: PoolObserved, member: Member, pod: Pod) -> Tenant:
     state = _state(observed, pod)
     worker = observed.answers.get(pod.uid) or _UNHEARD
     grant = worker.grant if worker.grant and worker.grant.slot == pod.slot else None
+    deployment = member.deployment
     return Tenant(
         replica=replica,
         state=state,
@@ -51,7 +52,7 @@ def tenant_of(observed: PoolObserved, member: Member, pod: Pod) -> Tenant:
         refused_epoch=max(worker.refused_slot_epoch, observed.refused.get(replica, 0)),
         missing_bytes=worker.missing_bytes,
         engine_failed=worker.engine_failed,
-        is_oversized=grant is not None and _is_oversized(observed, member, grant),
+        is_oversized=grant is not None and deployment is not None and is_oversized(observed, grant, deployment),
         silent_s=observed.silent_s.get(pod.uid, 0.0) if state is TenantState.SILENT else 0.0,
         is_deleting=pod.is_deleting,
         has_lost_node=pod.has_lost_node,
@@ -68,15 +69,6 @@ def _state(observed: PoolObserved, pod: Pod) -> TenantState:
     if worker is None:
         return TenantState.SILENT
     return _STATES.get(worker.state, TenantState.RISING)
-
-
-def _is_oversized(observed: PoolObserved, member: Member, grant: DeviceGrant) -> bool:
-    """Return whether a grant bounds an engine less than one of now would. The first on a device has no bound."""
-    slot = observed.recorded(grant.slot)
-    if slot is None or member.deployment is None:
-        return False
-    most = budget_bytes(observed, slot, member.deployment)
-    return most > 0 and not 0 < grant.budget_bytes <= most
 
 
 def _weight(tenant: Tenant) -> int:

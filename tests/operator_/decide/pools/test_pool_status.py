@@ -23,6 +23,7 @@ from tests.operator_.decide.pools.nouns import fouled as a_fouled
 
 POOL = Pool(key=Key("team", "s"), uid="u", generation=1, device=PoolDevice("gpu.example.com"), num_slots=1)
 OURS = SlotClaim(uid="c", is_ours=True)
+TAKEN = replace(OURS, devices=("d/n1/gpu-0",), reserved_for=frozenset({"0", "1"}))
 
 
 def on_slot(slot="s-0", **fields):
@@ -38,7 +39,8 @@ def seen(*pods, pool=POOL, **fields):
     ("observed", "reason", "words"),
     [
         (seen(), "NoPods", "no member"),
-        (seen(on_slot(), claims={"s-0": replace(OURS, is_deleting=True)}), "ClaimGoes", "ResourceClaim s-0"),
+        (seen(on_slot(uid="0"), claims={"s-0": replace(TAKEN, is_deleting=True)}), "ClaimGoes", "ResourceClaim s-0"),
+        (seen(on_slot(), claims={"s-0": OURS}), "DevicesLost", "ResourceClaim s-0 does not count pod .* any more"),
         (
             seen(on_slot(is_scheduled=False, unscheduled_message="no GPU")),
             "WaitingForDevices",
@@ -95,7 +97,34 @@ def test_a_claim_is_made_where_it_was_seen_that_there_is_none(known, missing):
 )
 def test_a_claim_with_a_tainted_device_goes_and_nobody_elses_does(claim, is_tainted, deleted):
     pod = on_slot(is_deleting=True, has_tainted_device=is_tainted)
-    assert claims.tainted(seen(pod, claims={"s-0": claim} if claim else {})) == deleted
+    assert claims.spoiled(seen(pod, claims={"s-0": claim} if claim else {})) == deleted
+
+
+@pytest.mark.parametrize(
+    ("claim", "is_robbed"),
+    [
+        (TAKEN, False),
+        (replace(TAKEN, devices=()), True),
+        (replace(TAKEN, reserved_for=frozenset({"another"})), True),
+        (SlotClaim(), True),
+        (None, False),
+    ],
+    ids=["counted", "deallocated", "not counted", "no claim", "not looked at"],
+)
+def test_a_slot_whose_claim_was_taken_from_its_pods_by_force_is_left_before_it_has_another(claim, is_robbed):
+    serves = a_worker(grant=DeviceGrant(slot="s-0", slot_epoch=1))
+    observed = seen(on_slot(uid="0"), answers={"0": serves}, claims={"s-0": claim} if claim else {})
+    observed = replace(observed, pool=replace(POOL, slots=(held(A, name="s-0"),)))
+    assert (observed.robbed_pod("s-0") is not None) is is_robbed
+    [slot] = plan_pool(observed).slots
+    assert (slot.leaving == A) is is_robbed
+    assert claims.missing(observed) == []
+    assert claims.spoiled(observed) == ([("s-0", "c")] if is_robbed and claim.uid else [])
+
+
+@pytest.mark.parametrize("fields", [{"is_scheduled": False}, {"is_deleting": True}, {"has_ended": True}])
+def test_a_pod_that_has_no_device_yet_or_goes_is_not_robbed(fields):
+    assert seen(on_slot(**fields), claims={"s-0": OURS}).robbed_pod("s-0") is None
 
 
 def test_a_pool_that_goes_gets_no_claims():
@@ -170,11 +199,22 @@ def test_what_a_sleeper_leaves_beyond_its_reserve_is_taken_off():
     assert budget_bytes(measured(10 * GIB), slot, a_deployment()) == 5 * GIB
 
 
-@pytest.mark.parametrize(("granted", "is_oversized"), [(0, True), (7 * GIB + 1, True), (7 * GIB, False), (GIB, False)])
+@pytest.mark.parametrize(
+    ("granted", "is_oversized"),
+    [
+        ({}, True),
+        ({"budget_bytes": 7 * GIB + 1}, True),
+        ({"budget_bytes": 7 * GIB}, False),
+        ({"budget_bytes": GIB}, False),
+        ({"reserved_bytes": 2 * GIB}, False),
+        ({"reserved_bytes": 2 * GIB - 1}, True),
+        ({"reserved_bytes": 2 * GIB, "awake_per_slot": 0}, True),
+    ],
+)
 def test_an_engine_is_oversized_whose_grant_bounds_it_less_than_one_of_now(granted, is_oversized):
     observed = measured(10 * GIB)
     observed = replace(observed, pool=replace(observed.pool, slots=(held(A, name="s-0"),)))
-    grant = DeviceGrant(slot="s-0", slot_epoch=1, budget_bytes=granted)
+    grant = DeviceGrant(slot="s-0", slot_epoch=1, **granted)
     observed = replace(observed, answers={"0": replace(observed.answers["0"], grant=grant)})
     [member] = observed.members.values()
     assert tenant_of(observed, member, member.pods[0]).is_oversized is is_oversized

@@ -97,6 +97,8 @@ def test_an_engine_may_hold_memory_in_every_other_state(state):
         started(GRANT),
         started(GRANT, other(slot_epoch=8, budget_bytes=0)),
         started(GRANT, other(budget_bytes=200)),
+        started(other(budget_bytes=0, reserved_bytes=9), other(reserved_bytes=9)),
+        started(other(budget_bytes=0, reserved_bytes=9, awake_per_slot=2), other(reserved_bytes=8)),
     ],
 )
 def test_memory_is_taken_under_a_grant_within_its_budget(standing):
@@ -110,6 +112,8 @@ def test_memory_is_taken_under_a_grant_within_its_budget(standing):
         (GRANTED.revoked(8), "WakeUp needs a grant of the device"),
         (started(GRANT, other(slot_epoch=8, budget_bytes=99)), "budget_bytes of the grant is 99, .* within 100 bytes"),
         (started(other(budget_bytes=0), GRANT), "budget_bytes of the grant is 100, .* without a budget"),
+        (started(other(budget_bytes=0, reserved_bytes=8), other(reserved_bytes=9)), "beside 8 bytes for others"),
+        (started(other(budget_bytes=0, reserved_bytes=9), other(reserved_bytes=9, awake_per_slot=2)), "beside 9 bytes"),
     ],
 )
 def test_memory_without_a_grant_or_above_its_budget_is_refused(standing, words):

@@ -67,12 +67,24 @@ async def test_the_next_engine_is_started_within_the_next_grant(granted):
     assert granted.started[1].expected_device == ""
 
 
+async def test_an_engine_whose_device_nobody_has_measured_is_started_beside_what_is_kept_for_others(granted):
+    await granted.operate("Sleep", level=3)
+    await rise(granted, slot_epoch=9, budget_bytes=0, reserved_bytes=7 * MIB, awake_per_slot=2)
+    settings = granted.started[1]
+    words = (settings.device_memory_budget_bytes, settings.device_memory_reserve_bytes, settings.device_memory_sharers)
+    assert words == (0, 7 * MIB, 2)
+    told = (await granted.operate("GetStatus")).grant
+    assert (told.reserved_bytes, told.awake_per_slot) == (7 * MIB, 2)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"slot": "x" * 1025}, "slot has 1025 characters; allowed are 1024"),
         ({"device": "x" * 1025}, "device has 1025 characters; allowed are 1024"),
         ({"budget_bytes": 2**63}, "budget_bytes is 9223372036854775808; allowed are 0 "),
+        ({"reserved_bytes": 2**63}, "reserved_bytes is 9223372036854775808; allowed are 0 "),
+        ({"awake_per_slot": 257}, "awake_per_slot is 257; allowed are 0 to 256"),
         ({"slot_epoch": 2**63}, "slot_epoch is 9223372036854775808; allowed are 0 to 9223372036854775807"),
         ({"slot_epoch": 0}, "slot_epoch is 0; the first holder of a slot has 1"),
     ],

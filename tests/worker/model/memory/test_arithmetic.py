@@ -140,6 +140,22 @@ def fit(limit=None, measured=MEASURED, **overrides):
         ),
         (
             Limit(2 * GIB, is_known=True),
+            {"device_memory_reserve_bytes": int(2 * GIB * 0.5) - 600 * MIB, "gpu_memory_utilization": 0.5},
+            96,
+            "device memory budget 600.0 MiB",
+        ),
+        (
+            Limit(4 * GIB, is_known=True),
+            {
+                "device_memory_reserve_bytes": 4 * GIB // 2 - 1200 * MIB,
+                "device_memory_sharers": 2,
+                "gpu_memory_utilization": 0.5,
+            },
+            96,
+            "device memory budget 600.0 MiB",
+        ),
+        (
+            Limit(2 * GIB, is_known=True),
             {"device_memory_budget_bytes": 512 * MIB, "device": "cuda", "tensor_parallel_size": 2},
             8,
             "device memory budget 512.0 MiB",

@@ -125,5 +125,6 @@ def test_another_model_setting_device_rank_or_number_of_threads_is_another(direc
 
 def test_a_grants_words_make_no_other_profile(directory, tmp_path):
     cache = {"profile_cache": str(tmp_path / "cache")}
-    granted = settings(directory, **cache, device_memory_budget_bytes=1 << 30, expected_device="GPU-1")
+    grant = {"device_memory_budget_bytes": 1 << 30, "device_memory_reserve_bytes": 1, "device_memory_sharers": 2}
+    granted = settings(directory, **cache, **grant, expected_device="GPU-1")
     assert make_key(granted, RANK) == make_key(settings(directory, **cache), RANK)

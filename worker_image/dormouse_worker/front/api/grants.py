@@ -10,6 +10,7 @@ from dormouse_worker.front.engine.grant import DeviceGrant
 
 MAX_SLOT_EPOCH = 2**63 - 1  # what the status of a pool has room for: none could outrank a higher one
 MAX_BYTES = 2**63 - 1
+MAX_AWAKE = 256  # as many pods as may use one claim
 MAX_NAME = 1024  # characters of a slot's name, or of a device's
 
 
@@ -18,11 +19,21 @@ def read_grant(request: pb.GrantDeviceRequest) -> DeviceGrant:
     for field, text in (("slot", request.slot), ("device", request.device)):
         if len(text) > MAX_NAME:
             raise _invalid(f"{field} has {len(text)} characters; allowed are {MAX_NAME}")
-    if request.budget_bytes > MAX_BYTES:
-        raise _invalid(f"budget_bytes is {request.budget_bytes}; allowed are 0 (no bound) to {MAX_BYTES}")
+    for field, num_bytes in (("budget_bytes", request.budget_bytes), ("reserved_bytes", request.reserved_bytes)):
+        if num_bytes > MAX_BYTES:
+            raise _invalid(f"{field} is {num_bytes}; allowed are 0 (no bound) to {MAX_BYTES}")
+    if request.awake_per_slot > MAX_AWAKE:
+        raise _invalid(f"awake_per_slot is {request.awake_per_slot}; allowed are 0 to {MAX_AWAKE}")
     if request.slot_epoch == 0:
         raise _invalid("slot_epoch is 0; the first holder of a slot has 1")
-    return DeviceGrant(request.slot, read_slot_epoch(request.slot_epoch), request.budget_bytes, request.device)
+    return DeviceGrant(
+        slot=request.slot,
+        slot_epoch=read_slot_epoch(request.slot_epoch),
+        budget_bytes=request.budget_bytes,
+        device=request.device,
+        reserved_bytes=request.reserved_bytes,
+        awake_per_slot=request.awake_per_slot or 1,
+    )
 
 
 def read_slot_epoch(slot_epoch: int) -> int:

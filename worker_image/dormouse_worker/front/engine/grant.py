@@ -25,13 +25,36 @@ class DeviceGrant:
     slot_epoch: int
     budget_bytes: int = 0  # of the device's memory for this worker; 0 = as its settings say
     device: str = ""  # as the claim's driver calls it; "" = any
+    reserved_bytes: int = 0  # of the device, for others: bounds an engine where no budget does
+    awake_per_slot: int = 1  # who divide what is left
 
     def bound(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings of an engine that is started under this grant."""
         own = settings.device_memory_budget_bytes
         budget = min(own, self.budget_bytes) if own and self.budget_bytes else own or self.budget_bytes
         device = self.device or settings.expected_device
-        return msgspec.structs.replace(settings, device_memory_budget_bytes=budget, expected_device=device)
+        return msgspec.structs.replace(
+            settings,
+            device_memory_budget_bytes=budget,
+            device_memory_reserve_bytes=self.reserved_bytes,
+            device_memory_sharers=self.awake_per_slot,
+            expected_device=device,
+        )
+
+    @property
+    def words(self) -> str:
+        """Return how an engine that is started under it is bounded."""
+        if self.budget_bytes:
+            return f"within {self.budget_bytes} bytes"
+        return f"beside {self.reserved_bytes} bytes for others" if self.reserved_bytes else "without a budget"
+
+    def is_within(self, other: DeviceGrant) -> bool:
+        """Return whether an engine that was started under this grant takes no more than the other allows."""
+        if not other.budget_bytes:
+            return True
+        if self.budget_bytes or not self.reserved_bytes:
+            return 0 < self.budget_bytes <= other.budget_bytes
+        return self.reserved_bytes >= other.reserved_bytes and self.awake_per_slot >= other.awake_per_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +107,10 @@ class Standing:
         if self.grant is None:
             return f"{call} needs a grant of the device (GrantDevice), and this worker has none"
         started, budget_bytes = self.started_under, self.grant.budget_bytes
-        if started is None or not budget_bytes or 0 < started.budget_bytes <= budget_bytes:
+        if started is None or started.is_within(self.grant):
             return ""
-        bound = f"within {started.budget_bytes} bytes" if started.budget_bytes else "without a budget"
-        return (
-            f"{call}: budget_bytes of the grant is {budget_bytes}, its engine was started {bound}: Sleep level 3 first"
-        )
+        words = f"{call}: budget_bytes of the grant is {budget_bytes}, its engine was started {started.words}"
+        return f"{words}: Sleep level 3 first"
 
     def starts_again(self, died_in: State) -> bool:
         """Return whether an engine that died is started again: where it needs a grant, not beside who is awake now."""

@@ -97,6 +97,7 @@ class Grants:
         if grant is not None:
             status.grant.slot, status.grant.slot_epoch = grant.slot, grant.slot_epoch
             status.grant.budget_bytes, status.grant.device = grant.budget_bytes, grant.device
+            status.grant.reserved_bytes, status.grant.awake_per_slot = grant.reserved_bytes, grant.awake_per_slot
 
     def _begin(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings of an engine that is started now."""

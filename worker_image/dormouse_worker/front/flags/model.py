@@ -37,7 +37,13 @@ def add_model_flags(group: argparse._ArgumentGroup) -> None:
 def add_engine_flags(group: argparse._ArgumentGroup) -> None:
     """Add what concerns the device, the batch and the cache."""
     add_knobs(group, "device", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "memory_limit_bytes")
-    add_knobs(group, "device_memory_budget_bytes", "expected_device")
+    add_knobs(
+        group,
+        "device_memory_budget_bytes",
+        "device_memory_reserve_bytes",
+        "device_memory_sharers",
+        "expected_device",
+    )
     add_knobs(group, "kv_cache_memory_bytes", "prefault_kv_cache", "block_size", "swap_space_bytes")
     add_knobs(group, "enable_prefix_caching", "keep_host_copy", "keep_prefix_cache", "cuda_graphs", "compile_sizes")
     add_knobs(group, "async_scheduling", "speculation_method", "num_speculative_tokens", "threads")

@@ -119,13 +119,20 @@ def estimate_graph_bytes(sizes: Sequence[int], *, num_layers: int, row_bytes: in
 def usable_bytes(settings: EngineSettings, total_bytes: int, device: str) -> int:
     """Return how much of the memory to share this worker may use: its share of it, or its budget if that is less."""
     share_bytes = int(total_bytes * settings.gpu_memory_utilization)
-    return min(share_bytes, budget_bytes(settings, device) or share_bytes)
+    return min(share_bytes, budget_bytes(settings, total_bytes, device) or share_bytes)
 
 
-def budget_bytes(settings: EngineSettings, device: str) -> int:
-    """Return this rank's budget, 0 = none. On the CPU the ranks of a stage share one device."""
+def budget_bytes(settings: EngineSettings, total_bytes: int, device: str) -> int:
+    """Return this rank's budget, 0 = none: the one that is set, or what a reserve leaves of the share if that is less.
+
+    On the CPU the ranks of a stage share one device.
+    """
     ranks = settings.tensor_parallel_size if device == "cpu" else 1
-    return settings.device_memory_budget_bytes // ranks
+    budgets = [settings.device_memory_budget_bytes] if settings.device_memory_budget_bytes else []
+    if reserve_bytes := settings.device_memory_reserve_bytes:
+        left_bytes = int(total_bytes * settings.gpu_memory_utilization) - reserve_bytes
+        budgets.append(max(ranks, left_bytes // settings.device_memory_sharers))  # 0 would be no bound at all
+    return min(budgets, default=0) // ranks
 
 
 def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured, device: str) -> tuple[int, str]:
@@ -135,7 +142,7 @@ def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured, devi
     if settings.kv_cache_memory_bytes:
         return settings.kv_cache_memory_bytes, EXACT
     if is_budget_least(settings, limit.total_bytes, device):
-        return usable - ROUNDING_BYTES, f"{BUDGET} {gib(budget_bytes(settings, device))}"
+        return usable - ROUNDING_BYTES, f"{BUDGET} {gib(budget_bytes(settings, limit.total_bytes, device))}"
     if not limit.is_known:
         return min(DEFAULT_KV_CACHE_BYTES, usable), "kvCacheMemory default 1.0 GiB (no memory limit is set)"
     return usable, f"{limit.name} {gib(limit.total_bytes)}"
@@ -143,7 +150,7 @@ def cache_bytes(settings: EngineSettings, limit: Limit, measured: Measured, devi
 
 def is_budget_least(settings: EngineSettings, total_bytes: int, device: str) -> bool:
     """Return whether a budget leaves less than the share of the device does."""
-    return 0 < budget_bytes(settings, device) == usable_bytes(settings, total_bytes, device)
+    return 0 < budget_bytes(settings, total_bytes, device) == usable_bytes(settings, total_bytes, device)
 
 
 def shared_swap(device: str, swap_bytes: int) -> int:

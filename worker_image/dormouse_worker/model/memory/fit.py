@@ -70,7 +70,9 @@ def balance_of(report: MemoryReport, settings: EngineSettings) -> Balance:
         "rounding": ROUNDING_BYTES if has_budget else 0,
     }
     shares = always | {name: num_bytes for name, num_bytes in sometimes.items() if num_bytes}
-    return Balance(report, words, budget_bytes(settings, report.device) if has_budget else 0, shares)
+    return Balance(
+        report, words, budget_bytes(settings, report.total_bytes, report.device) if has_budget else 0, shares
+    )
 
 
 def _require_exact(balance: Balance) -> None:

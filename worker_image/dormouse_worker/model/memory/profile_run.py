@@ -98,7 +98,13 @@ def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
 
     What a grant says is no part of it: the same is measured, and is held against each start's bounds.
     """
-    ungranted = msgspec.structs.replace(settings, device_memory_budget_bytes=0, expected_device="")
+    ungranted = msgspec.structs.replace(
+        settings,
+        device_memory_budget_bytes=0,
+        device_memory_reserve_bytes=0,
+        device_memory_sharers=1,
+        expected_device="",
+    )
     files = check_model_files(settings.model_path, settings.load_format, rank.layout)
     return ProfileKey(
         model_digest=digest_model(files),

@@ -21,6 +21,10 @@ def evaluate(observed: PoolObserved, idleness: Idleness) -> Condition:
     used = [name for name in observed.pool.slot_names if any(True for _ in observed.pods_on(name))]
     if not used:
         return Condition(TYPE, "Unknown", "NoPods", "no member has a pod on a slot")
+    robbed = ((name, pod) for name in used if (pod := observed.robbed_pod(name)))
+    for name, pod in robbed:
+        words = f"ResourceClaim {name} does not count pod {pod.name} any more: somebody has deallocated it by force"
+        return Condition(TYPE, "False", "DevicesLost", f"{words}; its pods go, and it is made anew", is_failure=True)
     going = (name for name in used if (claim := observed.claims.get(name)) and claim.is_deleting)
     if name := next(going, ""):
         words = f"ResourceClaim {name} is being deleted; its pods wait until it is created again"
