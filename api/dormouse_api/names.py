@@ -37,6 +37,7 @@ LABEL_SLOT = f"{GROUP}/slot"  # beside it: the slot, which is the name of its Re
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"  # can be called
 COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else
+COMPONENT_RESERVATION = "reservation"  # keeps the devices of a pool's slot
 
 DEFAULT_MAX_NUM_SEQS = 64  # spec.engine.maxNumSeqs as the schema fills it in: what a worker computes at a time
 

@@ -31,6 +31,8 @@ REMEDIES: Mapping[str, str] = {
     "PoolNotFound": "create the GpuPool that the message names, or correct spec.gpu.pool.name",
     "WaitsForSlot": "wait: busy members take turns; if it lasts, add slots to the pool",
     "SlotTooSmall": "lower maxModelLen, maxNumSeqs or what the pool keeps for sleepers, or use larger GPUs",
+    "DevicesLost": "nothing: members leave the slot, and its claim is made again; ask who takes claims by force",
+    "DeviceShared": "lower spec.slots of the GpuPool, or turn sharing off in the device plugin, as the message says",
     "ReserveTooLarge": "lower spec.sleeperReserve or spec.maxMembersPerSlot of the GpuPool, as the message says",
     "Standby": "nothing: a wake starts the engine process",
     # the worker and its model

@@ -21,6 +21,7 @@ from dormouse_operator.act.places import Places
 from dormouse_operator.act.pool_effects import PoolEffects
 from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.scaler import Scaler
+from dormouse_operator.act.slot_devices import SlotDevices
 from dormouse_operator.act.workers import WorkerControl
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.adapter_reconcile import AdapterReconciler
@@ -131,7 +132,7 @@ class App:
         self.identities = Identities(kube, tls, certificate_settings(settings), authority=candidate) if tls else None
         hands = _Hands(kube, workers, Writer(kube, self.cache, candidate), release_of(settings, seeds))
         self.reconciler = self._make_reconciler(hands, seeds)
-        self.pools = self._make_pools(hands)
+        self.pools = self._make_pools(hands, seeds)
         self.adapters = AdapterReconciler(hands.writer, self.cache, clock=now, reporter=settings.pod_name)
         self._follow(tls)
 
@@ -169,7 +170,7 @@ class App:
             listeners=[each for each in (self.scaler, self.host_memory, self.identities) if each],
         )
 
-    def _make_pools(self, hands: _Hands) -> PoolReconciler:
+    def _make_pools(self, hands: _Hands, seeds: Seeds) -> PoolReconciler:
         observer = PoolObserver(
             hands.kube,
             self.cache,
@@ -183,6 +184,9 @@ class App:
             hands.writer,
             observer,
             PoolOrders(effects, clock=self._clock, on_done=self._order_ended),
+            devices=SlotDevices(
+                hands.writer, image=hands.release.default_image, defaults=worker_defaults(self._settings, seeds)
+            ),
             leader=self.candidate,
             metrics=self._metrics.pools,
             mark=self._mark,

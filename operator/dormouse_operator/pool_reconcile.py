@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dormouse_api.names import POOL_KIND
-from dormouse_kube.api import GPU_POOLS, RESOURCE_CLAIMS
+from dormouse_kube.api import GPU_POOLS
 from dormouse_kube.errors import Conflict, NotFound
 from dormouse_operator.act.event_recorder import record_event
 from dormouse_operator.act.pool_effects import Order
 from dormouse_operator.act.pool_orders import PoolOrders
+from dormouse_operator.act.slot_devices import SlotDevices
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.pools import claims
 from dormouse_operator.decide.pools.budget import grant_of
@@ -28,7 +28,6 @@ from dormouse_operator.decide.pools.plan import PoolPlan, plan_pool
 from dormouse_operator.decide.pools.status import build_status
 from dormouse_operator.decide.pools.tenants import tenant_of
 from dormouse_operator.decide.status import status_patch
-from dormouse_operator.manifests import slot_claim_manifest
 from dormouse_operator.model import Key, PoolKey
 from dormouse_operator.model.pool_observed import PoolObserved
 from dormouse_operator.model.pools import Replica, Slot, Tenant
@@ -57,12 +56,13 @@ class _Seen:
 class PoolReconciler:
     """Runs passes over pools. What it keeps in memory can be lost."""
 
-    def __init__(  # the stages, and what goes into what they write
+    def __init__(  # noqa: PLR0913  # the stages, and what goes into what they write
         self,
         writer: Writer,
         observer: PoolObserver,
         orders: PoolOrders,
         *,
+        devices: SlotDevices,
         leader: Leader,
         metrics: PoolMetrics,
         mark: Callable[[Key], None],
@@ -72,6 +72,7 @@ class PoolReconciler:
         self._writer = writer
         self._observer = observer
         self._orders = orders
+        self._devices = devices
         self._leader = leader
         self._metrics = metrics
         self._mark = mark
@@ -163,20 +164,13 @@ class PoolReconciler:
 
     async def _settle_claims(self, observed: PoolObserved, plan: PoolPlan) -> None:
         """Make the claims that are missing, and delete those whose slot is gone, or whose device is spoiled."""
-        makes = (self._make_claim(observed, name) for name in claims.missing(observed))
+        pool = observed.pool
+        makes = (self._devices.make(pool, name) for name in claims.missing(observed))
         leftover = (*claims.surplus(observed, plan.slots), *claims.spoiled(observed))
-        deletes = (self._delete_claim(observed, claim) for claim in leftover)
+        deletes = (self._devices.delete(pool, claim) for claim in leftover)
         for error in await asyncio.gather(*makes, *deletes, return_exceptions=True):
             if isinstance(error, BaseException):
                 raise error
-
-    async def _make_claim(self, observed: PoolObserved, name: str) -> None:
-        with suppress(Conflict):
-            await self._writer.create(RESOURCE_CLAIMS, slot_claim_manifest(observed.pool, name))
-
-    async def _delete_claim(self, observed: PoolObserved, claim: claims.Claim) -> None:
-        with suppress(Conflict):
-            await self._writer.delete(RESOURCE_CLAIMS, observed.pool.key.namespace, claim.name, uid=claim.uid)
 
     async def _outrank(self, observed: PoolObserved) -> None:
         """Make sure that no worker has seen a higher epoch than ours."""
@@ -256,7 +250,7 @@ def _again_s(observed: PoolObserved, plan: PoolPlan, *, is_told: bool) -> float:
     """Return when to look again."""
     moving = any(not slot.is_settled for slot in plan.slots)
     times_s = [_LOOK_S]
-    if any(claims.is_leftover(observed, slot) for slot in plan.slots):
+    if any(claims.is_leftover(observed, slot) for slot in plan.slots) or claims.is_awaited(observed):
         times_s.append(_POLL_S)  # claims are not watched
     if plan.due:
         times_s.append(max(0.0, (plan.due - observed.now).total_seconds()))

@@ -106,7 +106,7 @@ class ClusterEffects:
             return
         with self._places.reserve(pool, Replica(deployment.key, index)) as slot:
             if slot is not None:  # else somebody took the last place just now: the condition says so in the next pass
-                await self._create(situation, on_slot(pod, pool.key.name, slot))
+                await self._create(situation, on_slot(pod, pool, slot))
 
     async def _create_follower(self, situation: Situation, leader: Pod, ordinal: int) -> None:
         pod = pod_manifest(

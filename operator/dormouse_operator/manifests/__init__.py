@@ -20,6 +20,7 @@ from dormouse_operator.manifests.pod import (
     revision_manifest,
 )
 from dormouse_operator.manifests.pool import member_complaint, on_slot, slot_claim_manifest
+from dormouse_operator.manifests.reservation import reservation_manifest, reservation_name, reservation_selector
 from dormouse_operator.manifests.resources import claims_complaint
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_ranks_service, parse_service, service_manifest
@@ -51,6 +52,9 @@ __all__ = [
     "ranks_complaint",
     "ranks_service_manifest",
     "ranks_service_name",
+    "reservation_manifest",
+    "reservation_name",
+    "reservation_selector",
     "revision_manifest",
     "revision_of",
     "selector_labels",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dormouse_api.names import API_VERSION, LABEL_POOL, LABEL_SLOT, POOL_KIND
 from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest
+from dormouse_operator.manifests.reservation import beside_reservation
 from dormouse_operator.model import Deployment
 from dormouse_operator.model.pools import Pool
 from dormouse_operator.parse import CONTAINER, POOL_CLAIM
@@ -44,9 +45,11 @@ def slot_claim_manifest(pool: Pool, slot: str) -> Manifest:
     }
 
 
-def on_slot(pod: Manifest, pool: str, slot: str) -> Manifest:
+def on_slot(pod: Manifest, pool: Pool, slot: str) -> Manifest:
     """Return a member's pod, with its template merged, on a slot of its pool: only its worker sees the devices."""
-    labels = {**pod["metadata"]["labels"], LABEL_POOL: pool, LABEL_SLOT: slot}
+    if pool.device.reservation:
+        return beside_reservation(pod, pool, slot, pool.reserved[slot])
+    labels = {**pod["metadata"]["labels"], LABEL_POOL: pool.key.name, LABEL_SLOT: slot}
     claims = [*(pod["spec"].get("resourceClaims") or ()), {"name": POOL_CLAIM, "resourceClaimName": slot}]
     containers = [_with_devices(each) if each["name"] == CONTAINER else each for each in pod["spec"]["containers"]]
     spec = {**pod["spec"], "resourceClaims": claims, "containers": containers}

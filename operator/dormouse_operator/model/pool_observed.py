@@ -14,13 +14,16 @@ from dormouse_operator.model.wanted import Deployment, Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotClaim:
-    """The ResourceClaim of a slot."""
+    """The ResourceClaim of a slot, or the pod that reserves its devices."""
 
     uid: str = ""  # "" = there is none
     is_ours: bool = False  # made for this very pool
     is_deleting: bool = False
-    devices: tuple[str, ...] = ()  # as DRIVER/POOL/DEVICE; none = not allocated
+    devices: tuple[str, ...] = ()  # as DRIVER/POOL/DEVICE, or as a device plugin calls them; none = not allocated
     reserved_for: frozenset[str] = frozenset()  # UIDs of the pods that have them
+    node: str = ""  # of the pod that reserves them
+    complaint: str = ""  # why a pod that should reserve devices has none
+    has_ended: bool = False  # it did reserve them, and never will again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,16 @@ class PoolObserved:
         """Return whether a slot is to go on: it is wanted, and nobody has taken its claim from its pods."""
         claim = self.claims.get(slot)
         is_going = bool(claim and claim.is_deleting) or self.robbed_pod(slot) is not None
-        return slot in self.pool.slot_names and not is_going
+        return slot in self.pool.slot_names and not (is_going or self.twin_of(slot))
+
+    def twin_of(self, slot: str) -> str:
+        """Return an earlier slot that has a device of this one, "" for none: a device plugin may hand one out twice."""
+        claims = ((name, self.claims.get(name, SlotClaim())) for name in self.pool.slot_names)
+        own = self.claims.get(slot, SlotClaim())
+        known = set(own.devices)
+        twins = (name for name, claim in claims if claim.node == own.node and not known.isdisjoint(claim.devices))
+        first = next(twins, slot)
+        return "" if first == slot else first
 
     def robbed_pod(self, slot: str) -> Pod | None:
         """Return a pod on a slot whose devices the cluster may give to others: its claim does not count it any more.
@@ -83,7 +95,8 @@ class PoolObserved:
 
     def node_of(self, slot: str) -> str:
         """Return the node of a slot's devices, as its pods tell; "" while none has a node."""
-        return next((pod.node for _, pod in self.pods_on(slot) if pod.node), "")
+        reserved = self.claims.get(slot, SlotClaim()).node
+        return reserved or next((pod.node for _, pod in self.pods_on(slot) if pod.node), "")
 
     def num_pods_on(self, slot: str) -> int:
         """Return how many pods are on a slot, whatever becomes of them."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
+from dormouse_operator.model.pool_device import PoolDevice, SlotPlace
 from dormouse_operator.model.recorded import RecordedCondition
 from dormouse_operator.model.units import GIB
 from dormouse_operator.model.wanted import Key
@@ -237,14 +238,6 @@ class PoolPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolDevice:
-    """What the claim of each slot asks for: devices of a DeviceClass for which all CEL expressions hold."""
-
-    device_class: str
-    selectors: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Idleness:
     """Since when nobody of a pool is awake, nor called; and since when it has no pods for that."""
 
@@ -266,6 +259,7 @@ class Pool:
     release_after_s: int = 0  # that nobody is awake, after which members' pods go; 0 = never
     is_deleting: bool = False
     slots: tuple[Slot, ...] = ()  # as recorded, also those above `num_slots` that are still there
+    reserved: Mapping[str, SlotPlace] = field(default_factory=dict)  # by slot, as recorded: where pods reserve devices
     waiting: Mapping[str, datetime] = field(default_factory=dict)  # by name of the member: since when
     idleness: Idleness = Idleness()
     device_bytes: int = 0  # memory of the smallest device that was measured here; 0 = none was
@@ -281,6 +275,13 @@ class Pool:
     def slot_names(self) -> tuple[str, ...]:
         """Return the slots that are wanted; each has a ResourceClaim of its name."""
         return tuple(f"{self.key.name}-{index}" for index in range(self.num_slots))
+
+    @property
+    def open_slots(self) -> tuple[str, ...]:
+        """Return the slots that can have new pods: where pods reserve devices, it has to be known which these are."""
+        if not self.device.reservation:
+            return self.slot_names
+        return tuple(name for name in self.slot_names if name in self.reserved)
 
 
 Demands = Mapping[Key, Demand]

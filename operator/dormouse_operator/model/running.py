@@ -86,6 +86,8 @@ class Pod:
     claims: tuple[str, ...] = ()  # names of the ResourceClaims that it has devices of
     pool: str = ""  # of a pool's member: the GpuPool
     slot: str = ""  # beside it: the slot that it is on for life
+    # which of a node's devices it sees, where it asks the cluster for none: as its slot's reservation told
+    reserved_devices: tuple[str, ...] = ()
 
     @property
     def can_be_asked(self) -> bool:

@@ -13,16 +13,25 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from dormouse_kube.api import RESOURCE_CLAIMS, KubeApi
+from dormouse_kube.api import PODS, RESOURCE_CLAIMS, KubeApi, Resource
 from dormouse_kube.errors import Forbidden, Unavailable
 from dormouse_operator.decide.made import sort_out
 from dormouse_operator.decide.release import Release
+from dormouse_operator.manifests import reservation_name, reservation_selector
 from dormouse_operator.model import UNMADE, Key, Pod, PoolKey, Worker, WorkerState
 from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.worker_statuses import Answer, Statuses
-from dormouse_operator.parse import SpecError, parse_consumers, parse_deployment, parse_devices, parse_pods, parse_pool
+from dormouse_operator.parse import (
+    SpecError,
+    parse_consumers,
+    parse_deployment,
+    parse_devices,
+    parse_pods,
+    parse_pool,
+    parse_reservation,
+)
 from dormouse_operator.watch.cache import Cache
 from dormouse_operator.watch.snapshots import MemberVersion, PoolSnapshot
 
@@ -175,11 +184,26 @@ class PoolObserver:
         known = {name: kept for name, kept in allocated.items() if _still_holds(name, *kept, pods=pods, now=now)}
         names = dict.fromkeys((*pool.slot_names, *(slot.name for slot in pool.slots)))
         missing = [name for name in names if name not in known]
-        found = await asyncio.gather(*(self._claim(pool, name) for name in missing))
-        read = {name: (claim, now) for name, claim in zip(missing, found, strict=True) if claim}
+        found = await (self._reservations if pool.device.reservation else self._read_claims)(pool, missing, pods)
+        read = {name: (claim, now) for name, claim in found.items()}
         stable = {name: (claim, at) for name, (claim, at) in read.items() if claim.devices and not claim.is_deleting}
         self._claims[key] = _Claims(pool.uid, {**known, **stable})
         return {name: claim for name, (claim, _) in {**known, **read}.items()}
+
+    async def _reservations(self, pool: Pool, names: Collection[str], pods: Collection[Pod]) -> dict[str, SlotClaim]:
+        """Return what pods reserve for slots. They are listed, as operators may list pods and not get them."""
+        if not names:
+            return {}
+        selector = reservation_selector(pool.key.name)
+        found = await self._kube.list(PODS, pool.key.namespace, label_selector=selector)
+        known = {raw["metadata"]["name"]: raw for raw in found.items}
+        raws = {name: known.get(reservation_name(name)) for name in names}
+        return {name: _reservation(raw, pool, name, pods) if raw else SlotClaim() for name, raw in raws.items()}
+
+    async def _read_claims(self, pool: Pool, names: Collection[str], _: Collection[Pod]) -> dict[str, SlotClaim]:
+        """Return the claims of slots, without those of which it cannot be told whether there is one."""
+        found = await asyncio.gather(*(self._claim(pool, name) for name in names))
+        return {name: claim for name, claim in zip(names, found, strict=True) if claim}
 
     async def _claim(self, pool: Pool, name: str) -> SlotClaim | None:
         """Return a claim, None where it cannot be told whether there is one."""
@@ -197,6 +221,22 @@ class PoolObserver:
             devices=parse_devices(raw),
             reserved_for=parse_consumers(raw),
         )
+
+
+def _reservation(raw: Resource, pool: Pool, name: str, pods: Iterable[Pod]) -> SlotClaim:
+    """Return the devices of the pod that reserves them for a slot, and which members' pods see these."""
+    metadata, told = raw["metadata"], parse_reservation(raw)
+    beside = (pod.uid for pod in pods if pod.slot == name and (pod.node, pod.reserved_devices) == told[:2])
+    return SlotClaim(
+        uid=metadata["uid"],
+        is_ours=any(owner["uid"] == pool.uid for owner in metadata.get("ownerReferences") or ()),
+        is_deleting="deletionTimestamp" in metadata,
+        devices=told.devices,
+        reserved_for=frozenset(beside),
+        node=told.node,
+        complaint=told.complaint,
+        has_ended=(raw.get("status") or {}).get("phase") in {"Failed", "Succeeded"},
+    )
 
 
 def _still_holds(name: str, claim: SlotClaim, at: datetime, *, pods: Iterable[Pod], now: datetime) -> bool:

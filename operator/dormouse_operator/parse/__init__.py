@@ -9,6 +9,8 @@ from dormouse_operator.parse.pods import (
     DOWNLOADER,
     OPERATOR_KEY,
     POOL_CLAIM,
+    SLOT,
+    SLOT_DEVICES,
     Pods,
     parse_pod,
     parse_pods,
@@ -16,6 +18,7 @@ from dormouse_operator.parse.pods import (
 )
 from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.reservation import TELLER, parse_reservation
 from dormouse_operator.parse.slots import parse_slot, write_slot, write_time
 from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
@@ -28,6 +31,9 @@ __all__ = [
     "MODELS_ROOT",
     "OPERATOR_KEY",
     "POOL_CLAIM",
+    "SLOT",
+    "SLOT_DEVICES",
+    "TELLER",
     "Pods",
     "Raw",
     "SpecError",
@@ -42,6 +48,7 @@ __all__ = [
     "parse_pod",
     "parse_pods",
     "parse_pool",
+    "parse_reservation",
     "parse_slot",
     "parse_status",
     "parse_time",

@@ -31,6 +31,8 @@ _BY_DEVICE_TAINT = "DeletionByDeviceTaintManager"  # why it deletes the pods of 
 _BY_TAINT = "DeletionByTaintManager"  # why the control plane deletes a pod of a node that does not answer
 DEVICE_GRANTS = "--device-grants"  # flag of workers that touch their device under a grant alone
 POOL_CLAIM = "gpu"  # within the pod of a pool's member: the claim of its slot
+SLOT = "DORMOUSE_POOL_SLOT"  # variable of a member's pod that is beside a reservation: its slot
+SLOT_DEVICES = "DORMOUSE_POOL_DEVICES"  # beside it: the devices of the slot
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
 _MOST_REPLICAS = 1000  # as the schema bounds spec.replicas
 
@@ -133,16 +135,17 @@ def parse_pod(raw: Raw) -> Pod:
         claims=tuple(_claims_of(raw)),
         pool=slot.rpartition("-")[0],
         slot=slot,
+        reserved_devices=tuple(filter(None, _variable(_container_of(raw), SLOT_DEVICES).split(","))),
     )
 
 
 def slot_of(raw: Raw) -> str:
-    """Return the slot of a pool's member by what nobody can change: flag and claim. Labels anybody may."""
+    """Return the slot of a pool's member by what nobody can change: flag, and claim or variable. Labels may be."""
     if DEVICE_GRANTS not in (_container_of(raw).get("args") or ()):
         return ""
     claims = (raw.get("spec") or {}).get("resourceClaims") or ()
     names = (claim.get("resourceClaimName") for claim in claims if claim["name"] == POOL_CLAIM)
-    return next((str(name) for name in names if name), "")
+    return next((str(name) for name in names if name), "") or _variable(_container_of(raw), SLOT)
 
 
 def _claims_of(raw: Raw) -> Iterator[str]:

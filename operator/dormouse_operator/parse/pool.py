@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from dormouse_operator.model import Key
-from dormouse_operator.model.pools import Idleness, Order, Pool, PoolDevice, PoolPolicy
+from dormouse_operator.model.pool_device import VISIBLE_DEVICES, PoolDevice, Reservation, SlotPlace
+from dormouse_operator.model.pools import Idleness, Order, Pool, PoolPolicy
 from dormouse_operator.parse.recorded import parse_condition
 from dormouse_operator.parse.slots import parse_slot
 from dormouse_operator.parse.spec import MOST_RANKS
@@ -41,6 +42,7 @@ def parse_pool(raw: Raw) -> Pool:
         release_after_s=_bounded(spec, "spec", "releaseAfterSeconds", 0, (0, LONGEST_S)),
         is_deleting="deletionTimestamp" in metadata,
         slots=tuple(parse_slot(item, key.namespace) for item in _named(status.get("slots"))),
+        reserved=dict(_parse_reserved(status)),
         waiting=dict(_waiting(status)),
         idleness=_parse_idleness(status),
         device_bytes=_parse_count(status.get("deviceBytes")),
@@ -50,12 +52,29 @@ def parse_pool(raw: Raw) -> Pool:
 
 
 def _parse_device(device: Raw) -> PoolDevice:
-    if "reservation" in device:
-        raise SpecError("spec.device.reservation is not built in this release; set spec.device.claim instead")
-    claim = device.get("claim") or {}
+    claim, reservation = device.get("claim") or {}, device.get("reservation")
+    if claim and reservation is not None:
+        raise SpecError("spec.device has claim and reservation; set one of them")
+    if reservation is not None:
+        return PoolDevice(reservation=_parse_reservation(reservation))
     if not claim.get("deviceClassName"):
         raise SpecError("spec.device.claim.deviceClassName is missing; it names the DeviceClass of the GPUs")
     return PoolDevice(claim["deviceClassName"], tuple(_expressions(claim.get("selectors") or ())))
+
+
+def _parse_reservation(reservation: Raw) -> Reservation:
+    if not (resource := reservation.get("resourceName")):
+        raise SpecError("spec.device.reservation.resourceName is missing; it names the extended resource of the GPUs")
+    runtime_class = reservation.get("runtimeClassName") or ""
+    return Reservation(resource, runtime_class, reservation.get("visibleDevicesVariable") or VISIBLE_DEVICES)
+
+
+def _parse_reserved(status: Raw) -> Iterator[tuple[str, SlotPlace]]:
+    """Yield where the devices of slots are that were recorded with both."""
+    for item in _named(status.get("slots")):
+        node, devices = item.get("node"), item.get("devices")
+        if isinstance(node, str) and isinstance(devices, list) and devices:
+            yield item["name"], SlotPlace(node, tuple(map(str, devices)))
 
 
 def _expressions(selectors: Sequence[Raw]) -> Iterator[str]:

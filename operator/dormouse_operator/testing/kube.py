@@ -21,6 +21,7 @@ from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
 from dormouse_operator.parse import CONTAINER, format_time, slot_of
 from dormouse_operator.testing.adapters import FakeAdapters
+from dormouse_operator.testing.device_plugin import FakeDevicePlugin, is_reservation
 from dormouse_operator.testing.fake_worker import FakeWorker, keeps_cache
 from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
 from dormouse_operator.testing.workers import FakeWorkers
@@ -55,6 +56,7 @@ class FakeNode:
     is_full: bool = False  # no pod gets a node
     lost: set[str] = field(default_factory=set)  # pods whose kubelet is gone
     unplaced: set[str] = field(default_factory=set)  # names of pods that get none
+    reservations: FakeDevicePlugin = field(default_factory=FakeDevicePlugin)
     devices: dict[str, SharedDevice] = field(default_factory=dict)  # by slot of a pool
     started: int = 0  # pods so far; none gets the address of an earlier one
 
@@ -62,6 +64,9 @@ class FakeNode:
         """Let the kubelet come round once."""
         for pod in self.kube.everything(PODS):
             if pod["metadata"]["name"] in self.lost:
+                continue
+            if is_reservation(pod):
+                self.reservations.tick(self.kube, pod)
                 continue
             if "deletionTimestamp" in pod["metadata"]:
                 self._end(pod)
@@ -148,6 +153,8 @@ class FakeNode:
         """Count a pod among those of its slot's claim; return whether it has devices there, or needs none."""
         namespace, slot = pod["metadata"]["namespace"], slot_of(pod)
         claim = self.kube.peek(RESOURCE_CLAIMS, namespace, slot) if slot else None
+        if slot and not pod["spec"].get("resourceClaims"):
+            return True
         if not slot or claim is None or "deletionTimestamp" in claim["metadata"]:
             return not slot
         consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
@@ -208,6 +215,8 @@ class FakeNode:
         pods = self.kube.everything(PODS)
         running = Counter(pod["metadata"]["labels"].get(LABEL_LEADER_UID) for pod in pods if _runs(pod))
         for pod in pods:
+            if is_reservation(pod):
+                continue
             size = int(pod["metadata"]["labels"].get(LABEL_GROUP_SIZE, "1"))
             worker = self.workers.workers.get(pod.get("status", {}).get("podIP", ""))
             if worker and size > 1:

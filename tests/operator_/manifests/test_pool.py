@@ -30,7 +30,7 @@ def pod(template=None, **spec):
     body |= {"template": {"spec": template}} if template else {}
     raw = {"metadata": {"namespace": "team", "name": "tiny", "uid": "u1"}, "spec": body}
     defaults = WorkerDefaults("Always", "a", "b")
-    return on_slot(pod_manifest(parse_deployment(raw), image="i", index=0, defaults=defaults), "shared", "shared-1")
+    return on_slot(pod_manifest(parse_deployment(raw), image="i", index=0, defaults=defaults), pool(), "shared-1")
 
 
 def worker_of(manifest):

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from dormouse_operator.model import Key
-from dormouse_operator.model.pools import PoolDevice, PoolPolicy, Slot, SlotPhase
+from dormouse_operator.model.pool_device import PoolDevice
+from dormouse_operator.model.pools import PoolPolicy, Slot, SlotPhase
 from dormouse_operator.parse import SpecError, parse_pool
 
 DEVICE = {"claim": {"deviceClassName": "gpu.nvidia.com"}}
@@ -61,8 +62,8 @@ def test_what_the_spec_says_is_taken():
         ({"gpusPerSlot": 65}, r"spec\.gpusPerSlot is 65; allowed are 1 to 64"),
         ({"device": {}}, r"spec\.device\.claim\.deviceClassName is missing"),
         (
-            {"device": {"reservation": {"resourceName": "x/y"}}},
-            r"spec\.device\.reservation is not built.*device\.claim",
+            {"device": {"reservation": {}}},
+            r"spec\.device\.reservation\.resourceName is missing",
         ),
         ({"device": {"claim": {**DEVICE["claim"], "selectors": [{}]}}}, r"selectors\[0\]\.cel\.expression is missing"),
         ({"awakePerSlot": 9, "maxMembersPerSlot": 9}, r"spec\.awakePerSlot is 9; allowed are 1 to 8"),

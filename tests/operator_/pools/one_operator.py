@@ -11,6 +11,7 @@ from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.pool_effects import PoolEffects
 from dormouse_operator.act.pool_orders import PoolOrders
+from dormouse_operator.act.slot_devices import SlotDevices
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.seals import Seals
@@ -88,6 +89,7 @@ class Operator:
                 clock=lambda: self.clock().timestamp(),
                 on_done=lambda *_: None,
             ),
+            devices=SlotDevices(writer, image="worker:1", defaults=WorkerDefaults("IfNotPresent", "aa", "bb")),
             leader=self.leader,
             metrics=self.metrics.pools,
             mark=self._mark,

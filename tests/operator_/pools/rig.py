@@ -165,7 +165,7 @@ class PoolRig:
         return [
             pod["metadata"]["name"]
             for pod in self.kube.everything(PODS)
-            if pod["metadata"]["labels"]["inference.dormouse.dev/deployment"] == name
+            if pod["metadata"]["labels"].get("inference.dormouse.dev/deployment") == name
         ]
 
     def workers_of(self, name):

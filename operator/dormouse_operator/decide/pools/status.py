@@ -16,7 +16,6 @@ from dormouse_operator.parse import format_time, write_slot, write_time
 
 def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions) -> dict[str, Any]:
     """Return the whole status."""
-    claims = {slot.name: observed.claims.get(slot.name, SlotClaim()) for slot in plan.slots}
     return {
         "observedGeneration": observed.pool.generation,
         "members": sum(member.names_pool for member in observed.members.values()),
@@ -26,7 +25,8 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         "idleSince": _write_or_none(plan.idleness.since),
         "releasedSince": _write_or_none(plan.idleness.released_since),
         "slots": [
-            write_slot(slot, node=observed.node_of(slot.name), devices=claims[slot.name].devices) for slot in plan.slots
+            write_slot(slot, node=observed.node_of(slot.name), devices=_devices(observed, slot.name))
+            for slot in plan.slots
         ],
         "waiting": [
             {"name": name, "since": write_time(since), "wanted": wanted}
@@ -34,6 +34,12 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         ],
         "conditions": [_write_condition(observed, condition) for condition in conditions.values()],
     }
+
+
+def _devices(observed: PoolObserved, slot: str) -> tuple[str, ...]:
+    """Return what a slot has. Members' pods go by it where pods reserve devices: none to what another slot has."""
+    claim = observed.claims.get(slot, SlotClaim())
+    return () if observed.twin_of(slot) or (claim.node and claim.is_deleting) else claim.devices
 
 
 def _write_or_none(time: datetime | None) -> str | None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator.decide.pools.places import choose_slot, no_place
-from dormouse_operator.model.pools import Pool, PoolDevice, PoolPolicy
+from dormouse_operator.model.pool_device import PoolDevice
+from dormouse_operator.model.pools import Pool, PoolPolicy
 from tests.operator_.decide.pools.nouns import key, replica
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,8 +14,9 @@ from dormouse_operator.decide.pools.plan import plan_pool
 from dormouse_operator.decide.pools.status import build_status
 from dormouse_operator.decide.pools.tenants import tenant_of, tenants_on
 from dormouse_operator.model import Container, DeviceGrant, Key, WorkerState
+from dormouse_operator.model.pool_device import PoolDevice
 from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
-from dormouse_operator.model.pools import Idleness, Pool, PoolDevice, PoolPolicy, Sleeper, TenantState
+from dormouse_operator.model.pools import Idleness, Pool, PoolPolicy, Sleeper, TenantState
 from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_worker
 from tests.operator_.decide.pools.nouns import A, B, free, held

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_operator.decide.pools.releasing import idleness_of, release_due
-from dormouse_operator.model.pools import Idleness, Pool, PoolDevice
+from dormouse_operator.model.pool_device import PoolDevice
+from dormouse_operator.model.pools import Idleness, Pool
 from dormouse_operator.testing.nouns import NOW
 from tests.operator_.decide.pools.nouns import A, ago, demand, demands, fouled, free, granting, held, key, yielding
 

@@ -10,8 +10,9 @@ import pytest
 from dormouse_operator.decide.pools.plan import PoolPlan, plan_pool
 from dormouse_operator.decide.pools.status import build_status
 from dormouse_operator.model import Condition, Key, RecordedCondition
+from dormouse_operator.model.pool_device import PoolDevice
 from dormouse_operator.model.pool_observed import Member, PoolObserved, SlotClaim
-from dormouse_operator.model.pools import Idleness, Pool, PoolDevice
+from dormouse_operator.model.pools import Idleness, Pool
 from dormouse_operator.testing.nouns import NOW, a_pod
 from tests.operator_.decide.pools.nouns import A, B, ago, demand, demands, free, held
 

@@ -9,8 +9,9 @@ import pytest
 
 from dormouse_operator.decide.pools.tenants import tenant_of, tenants_on
 from dormouse_operator.model import Container, DeviceGrant, Key, WorkerState
+from dormouse_operator.model.pool_device import PoolDevice
 from dormouse_operator.model.pool_observed import Member, PoolObserved
-from dormouse_operator.model.pools import Pool, PoolDevice, PoolPolicy, Replica, Tenant, TenantState
+from dormouse_operator.model.pools import Pool, PoolPolicy, Replica, Tenant, TenantState
 from dormouse_operator.testing.nouns import NOW, a_deployment, a_pod, a_report, a_worker
 from tests.operator_.decide.pools.nouns import A, ago, held
 

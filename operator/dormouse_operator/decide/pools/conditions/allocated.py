@@ -18,6 +18,8 @@ def evaluate(observed: PoolObserved, idleness: Idleness) -> Condition:
     if idleness.released_since:
         words = f"nobody was awake for spec.releaseAfterSeconds, {observed.pool.release_after_s} s"
         return Condition(TYPE, "Unknown", RELEASED, f"{words}: no pod has the GPUs; a request brings them back")
+    if unreserved := _unreserved(observed):
+        return unreserved
     used = [name for name in observed.pool.slot_names if any(True for _ in observed.pods_on(name))]
     if not used:
         return Condition(TYPE, "Unknown", "NoPods", "no member has a pod on a slot")
@@ -37,4 +39,23 @@ def evaluate(observed: PoolObserved, idleness: Idleness) -> Condition:
     if complaint := reserve_complaint(observed):
         return Condition(TYPE, "False", "ReserveTooLarge", complaint, is_failure=True)
     words = f"{len(used)} of {observed.pool.num_slots} slots have pods, and each of these its devices"
-    return Condition(TYPE, "True", TYPE, words)
+    how = (
+        "; pods reserve them, and nothing keeps other pods of the node from them"
+        if observed.pool.device.reservation
+        else ""
+    )
+    return Condition(TYPE, "True", TYPE, f"{words}{how}")
+
+
+def _unreserved(observed: PoolObserved) -> Condition | None:
+    """Return which slot has no devices of its own, None where all have: without one members have no pods there."""
+    for name in observed.pool.slot_names:
+        claim = observed.claims.get(name)
+        if twin := observed.twin_of(name):
+            shared = ", ".join(claim.devices) if claim else ""
+            words = f"slots {twin} and {name} were given the same device, {shared}, as it is shared out by time"
+            cure = f"{name} is given to nobody; lower spec.slots, or turn sharing off in the device plugin"
+            return Condition(TYPE, "False", "DeviceShared", f"{words}: {cure}", is_failure=True)
+        if claim and claim.complaint:
+            return Condition(TYPE, "False", "WaitingForDevices", f"slot {name}: {claim.complaint}")
+    return None
