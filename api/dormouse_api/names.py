@@ -57,6 +57,7 @@ METADATA_WAKE_SECONDS = "dormouse-wake-seconds"  # beside it: how much of that u
 ANNOTATION_WAKE = (
     "dormouse.dev/wake-requested-at"  # on the resource, by people: RFC 3339; another one than at the last sleep = wake
 )
+ANNOTATION_MEMORY_REQUEST = f"{GROUP}/memory-request"  # on pods: what they ask for while nobody shrinks them
 ANNOTATION_SEAL = f"{GROUP}/seal"  # on pods that the operator made: only it can make one, see its `seals`
 
 

@@ -238,6 +238,9 @@ def _writable(kind: Kind, obj: Resource, subresource: str) -> dict[str, Any]:
     if subresource == "status":
         identity = {name: wanted["metadata"][name] for name in ("name", "namespace") if name in wanted["metadata"]}
         return {"metadata": identity, "status": wanted.get("status", {})}
+    if subresource == "resize":
+        identity = {name: wanted["metadata"][name] for name in ("name", "namespace") if name in wanted["metadata"]}
+        return {"metadata": identity, "spec": wanted.get("spec", {})}
     if kind.plural in _WITH_STATUS:
         wanted.pop("status", None)
     return wanted

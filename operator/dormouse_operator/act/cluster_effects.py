@@ -22,6 +22,7 @@ from dormouse_operator.decide.actions import (
     DeleteNetworkPolicy,
     DeletePod,
     Relabel,
+    ResizeMemory,
     SetGate,
 )
 from dormouse_operator.decide.children import free_name
@@ -36,6 +37,7 @@ from dormouse_operator.manifests import (
     claim_manifest,
     claim_name,
     gate_manifest,
+    memory_manifest,
     on_slot,
     pod_manifest,
     policy_manifest,
@@ -47,6 +49,7 @@ from dormouse_operator.model import Pod
 from dormouse_operator.model.pools import Replica
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
+_MEMORY_MANAGER = f"{FIELD_MANAGER}-memory"
 
 
 class ClusterEffects:
@@ -79,6 +82,9 @@ class ClusterEffects:
             case Relabel(pod, revision):
                 label = revision_manifest(deployment, pod, revision)
                 await self._kube.apply(PODS, label, field_manager=_REVISION_MANAGER)
+            case ResizeMemory(pod, num_bytes):
+                asked = memory_manifest(deployment.key.namespace, pod, num_bytes)
+                await self._kube.apply(PODS, asked, field_manager=_MEMORY_MANAGER, subresource="resize")
             case SetGate(pod, is_open, reason):
                 gate = gate_manifest(deployment.key.namespace, pod, is_open=is_open, reason=reason, now=situation.now)
                 await self._kube.apply(PODS, gate, field_manager=FIELD_MANAGER, subresource="status")

@@ -92,6 +92,14 @@ class Relabel:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeMemory:
+    """Have a pod ask for so much memory of its node, while it lives."""
+
+    pod: Pod
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetGate:
     """Open or close the readiness gate of a pod."""
 
@@ -161,6 +169,7 @@ ClusterAction = (
     | CreateFollower
     | DeletePod
     | Relabel
+    | ResizeMemory
     | SetGate
 )
 WorkerAction = InitializeCache | Drain | EndRequests | PutToSleep | WakeUp | SwapEngine | SetAdapters

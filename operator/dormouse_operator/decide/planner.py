@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dormouse_operator.decide import adapters, block_agreement, children, groups, sleep
+from dormouse_operator.decide import adapters, block_agreement, children, groups, memory_requests, sleep
 from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
@@ -52,6 +52,7 @@ def plan(situation: Situation, findings: Findings) -> Plan:
     for view, pods in rollout.older(situation, standing, stop):
         actions += _steps(view, block_agreement.blocks_of(view), [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(situation)
+    actions += memory_requests.steps(situation)
     return Plan(tuple(actions), _requeue(situation, findings))
 
 

@@ -55,7 +55,7 @@ def _initialize(pod: Pod, blocks: Blocks) -> InitializeCache | None:
 def _towards_service(situation: Situation, pod: Pod, blocks: Blocks) -> ReplicaAction | None:
     state, agreement = situation.state(pod), blocks.agreement
     if state in AT_REST:
-        return None if situation.is_spare(pod) else WakeUp((pod,))
+        return None if situation.is_spare(pod) or pod.memory.is_short else WakeUp((pod,))
     if state not in AWAKE or agreement is None:
         return None
     if situation.allocated_gpu_blocks(pod) != agreement.num_gpu_blocks:

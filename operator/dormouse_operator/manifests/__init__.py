@@ -12,6 +12,7 @@ from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import EventRecord, event_manifest
 from dormouse_operator.manifests.group import ranks_complaint, ranks_service_manifest, ranks_service_name
+from dormouse_operator.manifests.memory import memory_manifest
 from dormouse_operator.manifests.network import parse_policy, policy_manifest
 from dormouse_operator.manifests.pod import (
     WorkerDefaults,
@@ -21,7 +22,7 @@ from dormouse_operator.manifests.pod import (
 )
 from dormouse_operator.manifests.pool import member_complaint, on_slot, slot_claim_manifest
 from dormouse_operator.manifests.reservation import reservation_manifest, reservation_name, reservation_selector
-from dormouse_operator.manifests.resources import claims_complaint
+from dormouse_operator.manifests.resources import claims_complaint, rest_bytes
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.service import parse_ranks_service, parse_service, service_manifest
 from dormouse_operator.manifests.template import template_complaint
@@ -40,6 +41,7 @@ __all__ = [
     "event_manifest",
     "gate_manifest",
     "member_complaint",
+    "memory_manifest",
     "on_slot",
     "parse_budget",
     "parse_policy",
@@ -55,6 +57,7 @@ __all__ = [
     "reservation_manifest",
     "reservation_name",
     "reservation_selector",
+    "rest_bytes",
     "revision_manifest",
     "revision_of",
     "selector_labels",

@@ -23,6 +23,7 @@ from dormouse_operator.manifests.download import cache_mount, cache_volume, down
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
 from dormouse_operator.manifests.kv_store import store_mount, store_volume
+from dormouse_operator.manifests.memory import with_memory_request
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
@@ -72,7 +73,8 @@ def pod_manifest(
     pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if deployment.parallelism.is_grouped:
         join_group(pod, deployment, leader, ordinal)
-    return _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
+    merged = _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
+    return with_memory_request(merged)
 
 
 def _metadata(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:

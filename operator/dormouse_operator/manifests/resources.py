@@ -59,6 +59,11 @@ def claims_complaint(deployment: Deployment, wanted_replicas: int) -> str:
     return ""
 
 
+def rest_bytes(deployment: Deployment) -> int:
+    """Return what front and engine process take without weights and cache."""
+    return _CPU_REST_BYTES if deployment.engine.device == "cpu" else _GPU_REST_BYTES
+
+
 def memory_bytes(deployment: Deployment) -> int | None:
     """Return the memory that a worker needs, None where nobody said how large the model is."""
     engine, size = deployment.engine, deployment.model.size_bytes
@@ -66,7 +71,7 @@ def memory_bytes(deployment: Deployment) -> int | None:
         return None
     swap = engine.swap_space_bytes or 0
     if engine.device != "cpu":
-        return size + swap + _GPU_REST_BYTES
+        return size + swap + rest_bytes(deployment)
     cache = engine.kv_cache_memory_bytes or _DEFAULT_CACHE_BYTES
-    needed = size + cache + swap + _CPU_REST_BYTES
+    needed = size + cache + swap + rest_bytes(deployment)
     return math.ceil(needed / (engine.gpu_memory_utilization or _DEFAULT_UTILIZATION))

@@ -162,6 +162,7 @@ class Tenant:
     silent_s: float = 0.0  # for how long it has not answered
     is_deleting: bool = False  # its pod is
     has_lost_node: bool = False  # nobody is there to end it
+    is_short: bool = False  # it gave memory of its node back while it slept, and has not all of it again
 
     @property
     def takes_memory(self) -> bool:
@@ -219,6 +220,7 @@ class PoolPolicy:
     standby_s: float = 15.0  # for an engine process to end
     pod_gone_s: float = 60.0  # for a pod to go
     silent_s: float = 15.0  # without an answer, after which a worker counts as dead
+    memory_s: float = 15.0  # for a node to give back the memory that a sleeper had returned
     wake_s: float = 600.0  # for a replica to serve once it was given the device; an engine may have to start
 
     @property

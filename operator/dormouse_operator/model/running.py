@@ -49,6 +49,27 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodMemory:
+    """How much of its node's memory a worker asks for, and has."""
+
+    full_bytes: int = 0  # as its pod was made; 0 = nobody said, and it is left as it is
+    requested_bytes: int = 0  # by the pod's spec
+    allocated_bytes: int = 0  # by its node; 0 = its kubelet cannot change it while the pod lives
+    is_guaranteed: bool = False  # a change would put the pod into another class of service, which is forbidden
+    complaint: str = ""  # why the kubelet does not give what is asked for
+
+    @property
+    def can_change(self) -> bool:
+        """Return whether the request can be lowered and raised."""
+        return bool(self.full_bytes and self.allocated_bytes) and not self.is_guaranteed
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether it has less than it needs awake."""
+        return self.can_change and min(self.requested_bytes, self.allocated_bytes) < self.full_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """One worker pod; of a replica of several pods the leader, or a follower."""
 
@@ -83,6 +104,7 @@ class Pod:
     group_size: int = 1  # pods of the replica
     ordinal: int = 0  # within the group; 0 leads
     leader_uid: str = ""  # of a follower: the very pod that it was made for
+    memory: PodMemory = PodMemory()
     claims: tuple[str, ...] = ()  # names of the ResourceClaims that it has devices of
     pool: str = ""  # of a pool's member: the GpuPool
     slot: str = ""  # beside it: the slot that it is on for life

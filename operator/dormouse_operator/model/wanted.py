@@ -210,6 +210,7 @@ class Lifecycle:
     zero_after_s: int | None = None
     min_active_s: int = 60
     prewarm: tuple[Prewarm, ...] = ()
+    shrinks_requests: bool = False  # pods ask for less memory while they sleep without weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ def parse_lifecycle(lifecycle: Raw) -> Lifecycle:
         zero_after_s=delays_s[3],
         min_active_s=lifecycle.get("minActiveSeconds", 60),
         prewarm=tuple(_parse_prewarm(index, item) for index, item in enumerate(lifecycle.get("prewarm") or ())),
+        shrinks_requests=bool(lifecycle.get("shrinkRequests", False)),
     )
 
 

@@ -22,6 +22,7 @@ from dormouse_api.names import (
     READINESS_GATE,
 )
 from dormouse_operator.model import Container, Pod
+from dormouse_operator.parse.memory import parse_memory
 from dormouse_operator.parse.spec import MOST_RANKS
 from dormouse_operator.parse.values import Raw, parse_time
 
@@ -99,6 +100,7 @@ def parse_pod(raw: Raw) -> Pod:
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled, gate = conditions.get("PodScheduled", {}), conditions.get(READINESS_GATE, {})
     target = conditions.get("DisruptionTarget", {})
+    container: Raw = next((item for item in status.get("containerStatuses") or () if item["name"] == CONTAINER), {})
     is_scheduled, slot = scheduled.get("status") == "True", slot_of(raw)
     return Pod(
         name=metadata["name"],
@@ -132,6 +134,7 @@ def parse_pod(raw: Raw) -> Pod:
         group_size=place.group_size,
         ordinal=place.ordinal,
         leader_uid=labels.get(LABEL_LEADER_UID, ""),
+        memory=parse_memory(raw, _container_of(raw), container),
         claims=tuple(_claims_of(raw)),
         pool=slot.rpartition("-")[0],
         slot=slot,

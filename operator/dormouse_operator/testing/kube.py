@@ -19,7 +19,7 @@ from dormouse_api.names import (
 from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import WorkerState
-from dormouse_operator.parse import CONTAINER, format_time, slot_of
+from dormouse_operator.parse import CONTAINER, format_time, parse_bytes, slot_of
 from dormouse_operator.testing.adapters import FakeAdapters
 from dormouse_operator.testing.device_plugin import FakeDevicePlugin, is_reservation
 from dormouse_operator.testing.fake_worker import FakeWorker, keeps_cache
@@ -74,6 +74,7 @@ class FakeNode:
                 self._start(pod)
             else:
                 self._probe(pod)
+                self._resize(pod)
         self._join_groups()
 
     def probe(self, namespace: str, name: str) -> None:
@@ -202,6 +203,24 @@ class FakeNode:
         is_well = worker.state in _PROBED_WELL if worker else _runs(pod)
         is_ready = is_well and bool(gates) and gates[0]["status"] == "True"
         self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=is_ready))
+
+    def _resize(self, pod: Mapping[str, Any]) -> None:
+        """Give a worker the memory that it asks for; a full node gives no more than before."""
+        asked = (pod["spec"]["containers"][0].get("resources", {}).get("requests") or {}).get("memory")
+        known = pod["status"]["containerStatuses"][0].get("allocatedResources", {}).get("memory")
+        if asked is None or asked == known:
+            return
+        if known and self.is_full and parse_bytes("", asked) > parse_bytes("", known):
+            pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "node is full"}
+            self._edit(pod["metadata"], lambda obj: obj["status"]["conditions"].append(pending))
+            return
+
+        def give(obj: dict[str, Any]) -> None:
+            obj["status"]["containerStatuses"][0]["allocatedResources"] = {"memory": asked}
+            conditions = obj["status"]["conditions"]
+            obj["status"]["conditions"] = [item for item in conditions if item["type"] != "PodResizePending"]
+
+        self._edit(pod["metadata"], give)
 
     def _end(self, pod: Mapping[str, Any]) -> None:
         worker = self.workers.workers.pop(pod.get("status", {}).get("podIP", ""), None)

@@ -6,6 +6,7 @@ from dormouse_operator.decide.children import free_name, placeless
 from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.groups import scheduling_ends
 from dormouse_operator.decide.membership import POOL_NOT_FOUND
+from dormouse_operator.decide.memory_requests import waits_for_memory
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Group, Pod, follower_name
 
@@ -51,6 +52,9 @@ def _pods(situation: Situation) -> Condition:
         return failed(TYPE, "Unschedulable", f"pod {stuck.name}: {stuck.unscheduled_message}")
     if waiting := next((pod for pod in there if not pod.is_scheduled), None):
         return not_yet(TYPE, "WaitingForNode", f"pod {waiting.name} has no node yet")
+    if short := waits_for_memory(situation):
+        words = f"pod {short.name} cannot have the memory back that it needs awake: {short.memory.complaint}"
+        return not_yet(TYPE, "WaitingForMemory", words)
     return holds(TYPE, "Scheduled", f"{len(there)} of {situation.wanted_replicas} pods have a node")
 
 

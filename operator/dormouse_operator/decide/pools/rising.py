@@ -29,8 +29,8 @@ from dormouse_operator.model.pools import (
 )
 
 FAILED, GONE, GONE_SILENT = "WakeFailed", "WorkerGone", "WorkerSilent"
-TOO_SLOW, TOO_SMALL, REFUSED = "WakeTooSlow", "SlotTooSmall", "WakeRefused"
-REASONS = (FAILED, GONE, GONE_SILENT, TOO_SLOW, TOO_SMALL, REFUSED)  # of refusals, all that there are
+TOO_SLOW, TOO_SMALL, REFUSED, NODE_FULL = "WakeTooSlow", "SlotTooSmall", "WakeRefused", "NodeFull"
+REASONS = (FAILED, GONE, GONE_SILENT, TOO_SLOW, TOO_SMALL, REFUSED, NODE_FULL)  # of refusals, all that there are
 
 
 def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now: datetime) -> Step:
@@ -53,7 +53,11 @@ def rise(slot: Slot, tenants: Tenants, demands: Demands, policy: PoolPolicy, now
     if tenant.state is TenantState.SERVING and tenant.grant_epoch:
         return Write(settle(slot, now))
     in_the_way = intruder or _giving_up(slot, tenants, policy, now)
-    step = EndEngine(in_the_way, slot.epoch) if in_the_way else _command(slot, tenant)
+    if in_the_way:
+        return EndEngine(in_the_way, slot.epoch)
+    if _lacks_memory(tenant):
+        return Wait(slot.since + timedelta(seconds=policy.memory_s))
+    step = _command(slot, tenant)
     return step or Wait(slot.since + timedelta(seconds=policy.wake_s))
 
 
@@ -65,7 +69,14 @@ def _failure(slot: Slot, tenant: Tenant, policy: PoolPolicy, now: datetime) -> t
         return GONE_SILENT, WayOut.POD
     if now >= slot.since + timedelta(seconds=policy.wake_s):
         return TOO_SLOW, WayOut.STANDBY
+    if _lacks_memory(tenant) and now >= slot.since + timedelta(seconds=policy.memory_s):
+        return NODE_FULL, WayOut.LEVEL1
     return None
+
+
+def _lacks_memory(tenant: Tenant) -> bool:
+    """Return whether a sleeper waits for memory of its node, which its own pass asks for."""
+    return tenant.is_short and tenant.state in AT_REST and not tenant.grant_epoch
 
 
 def _refusal(slot: Slot, tenant: Tenant, reason: str, now: datetime) -> Refusal:

@@ -56,6 +56,7 @@ def tenant_of(observed: PoolObserved, member: Member, pod: Pod) -> Tenant:
         silent_s=observed.silent_s.get(pod.uid, 0.0) if state is TenantState.SILENT else 0.0,
         is_deleting=pod.is_deleting,
         has_lost_node=pod.has_lost_node,
+        is_short=pod.memory.is_short,
     )
 
 
