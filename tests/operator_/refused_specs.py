@@ -31,7 +31,8 @@ REFUSED = [
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
     ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
     ({"engine": {"compileSizes": [2, 2]}}, ["spec.engine.compileSizes[1]", "Duplicate", "2"]),
-    ({"engine": {"speculation": {"method": "suffixes"}}}, ["spec.engine.speculation.method", "suffixes", "ngram"]),
+    ({"engine": {"speculation": {"method": "draft"}}}, ["spec.engine.speculation.method", "draft", "suffix"]),
+    ({"engine": {"speculation": {"method": "eagle"}}}, ["spec.engine.speculation.method", "eagle", "suffix"]),
     ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
     (
         {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},
@@ -42,10 +43,6 @@ REFUSED = [
     ({"engine": {"kvStore": {"size": "1Gi", "claimName": "../a"}}}, ["spec.engine.kvStore.claimName"]),
     ({"engine": {**CUDA, "kvStore": STORE}}, ["spec.engine.kvStore", "spec.engine.device cpu"]),
     ({"engine": {"enablePrefixCaching": False, "kvStore": STORE}}, ["spec.engine.kvStore", "enablePrefixCaching"]),
-    (
-        {"engine": {"speculation": {"method": "ngram"}, "kvStore": STORE}},
-        ["spec.engine.kvStore", "spec.engine.speculation.method off"],
-    ),
     ({"engine": {"kvStore": STORE}, "parallelism": {"tensor": 2}}, ["spec.engine.kvStore", "one rank"]),
     ({"engine": {"kvStore": STORE}, "task": "embed"}, ["spec.engine.kvStore", "embed, classify and score have none"]),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),

@@ -33,13 +33,13 @@ class StoringFake(FakeExecutor):
 class StoredEngine:
     """One process's engine over a store, and what it said."""
 
-    def __init__(self, store, *, num_blocks=10, max_model_len=32, windows=(None,), clock=None):
+    def __init__(self, store, *, num_blocks=10, max_model_len=32, windows=(None,), clock=None, method="off"):
         self.clock = clock or ManualClock()
         self.store = store
         self.windows = windows
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=max_model_len, block_size=BLOCK_SIZE)
         self.executor = StoringFake(report, self.clock, windows)
-        settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=64)
+        settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=64, speculation_method=method)
         self.engine = build_engine(settings, report, (num_blocks, 0), self.executor, clock=self.clock)
         self.tables = self.engine._scheduler.tables
         self.keeper = BlockKeeper(store, self.tables, self.executor, BLOCK_BYTES, self.clock)

@@ -246,15 +246,18 @@ def test_no_more_is_read_than_the_pool_holds(store):
 
 @pytest.mark.parametrize("windows", [(None,), (None, 6), (5,)])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_sessions_over_restarts_say_what_they_would_say_alone(store, windows, seed):
+@pytest.mark.parametrize("method", ["off", "suffix"])
+def test_random_sessions_over_restarts_say_what_they_would_say_alone(store, windows, seed, method):
     rng = random.Random(seed)
     roots = [[rng.randrange(900) for _ in range(20)] for _ in range(3)]
     for life in range(4):
-        engine = StoredEngine(store, num_blocks=10 * len(windows), windows=windows)
+        engine = StoredEngine(store, num_blocks=10 * len(windows), windows=windows, method=method)
         for number in range(6):
             root = rng.choice(roots)
             prompt = [*root[: rng.randrange(1, 21)], *[rng.randrange(900) for _ in range(rng.randrange(3))]]
-            engine.ask(prompt, rng.randrange(1, 9), f"{life}-{number}", cache_salt=rng.choice(["", "x"]))
+            guess = [token + (rng.random() < 0.2) for token in engine.expected(prompt, 8)]  # wrong now and then
+            salt, count = rng.choice(["", "x"]), rng.randrange(1, 9)
+            engine.ask(prompt, count, f"{life}-{number}", cache_salt=salt, prediction_token_ids=guess)
             if rng.random() < 0.3:
                 engine.keeper.save_some()
         if rng.random() < 0.8:
@@ -262,6 +265,8 @@ def test_random_sessions_over_restarts_say_what_they_would_say_alone(store, wind
         for name in rng.sample(sorted(store.blocks), len(store.blocks) // 4):
             store.faults[name] = rng.choice(list(Miss))
     assert store.reads
+    drafts = [s.draft_token_ids for batch in engine.executor.batches for s in batch.sequences if s.draft_token_ids]
+    assert bool(drafts) == (method != "off")
 
 
 def test_it_says_what_it_is(store):

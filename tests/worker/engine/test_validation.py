@@ -118,7 +118,6 @@ def test_drafts_need_rows_beside_those_of_sequences():
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; blocks are kept (kv_store_dir) of one rank alone"),
         ({"pipeline_parallel_size": 3}, "pipeline_parallel_size is 3; blocks are kept (kv_store_dir) of one rank"),
         ({"device": "cuda"}, "device is 'cuda'; blocks are kept (kv_store_dir) on 'cpu' alone"),
-        ({"speculation_method": "ngram"}, "speculation_method is ngram; with kv_store_dir"),
         ({"enable_prefix_caching": False}, "enable_prefix_caching is off; what is kept (kv_store_dir)"),
         ({"kv_store_size_bytes": 0}, "kv_store_size_bytes is 0"),
     ],

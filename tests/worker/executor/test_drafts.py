@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dormouse_worker.common.commands import ResetPrefixCache
 from dormouse_worker.common.ipc import AddRequest, StepOutputs
 from dormouse_worker.engine.testing import make_sampling
 from tests.worker.executor.sleeping_rank import SleepingRank
@@ -37,7 +38,7 @@ class Asking:
         fields = {"max_num_seqs": 16, "speculation_method": method, **settings}
         self.rank = SleepingRank(directory, worker, keeps=False, **fields)
 
-    def say(self, wishes, *, prompt=PERIOD, predictions=None, resumed=None, together=True):
+    def say(self, wishes, *, prompt=PERIOD, predictions=None, resumed=None, together=True, salt=""):
         """Return the outputs to each wish as (tokens, log-probabilities, reason), and how many passes were run."""
         messages = self.rank._sent
         start, names = len(messages), []
@@ -47,7 +48,14 @@ class Asking:
             predicted = predictions[number] if predictions else []
             known = resumed[number] if resumed else []
             self.rank.controller.handle(
-                AddRequest(names[-1], list(prompt), sampling, list(known), prediction_token_ids=list(predicted))
+                AddRequest(
+                    names[-1],
+                    list(prompt),
+                    sampling,
+                    list(known),
+                    cache_salt=salt,
+                    prediction_token_ids=list(predicted),
+                )
             )
             if not together:
                 self.finish()
@@ -174,4 +182,22 @@ def test_after_a_sleep_they_say_the_same(tiny_model, truth):
         asking.rank.sleep(level)
         asking.rank.wake()
     same_but_rounding(asking.say(ASKED, predictions=predictions)[0], truth)
+    asking.close()
+
+
+def test_who_asks_again_is_told_the_same_in_fewer_passes_and_nobody_else_is(tiny_model, truth):
+    asking = Asking(tiny_model, "suffix", num_speculative_tokens=7)
+    for wish, true in zip(ASKED[:4], truth[:4], strict=True):
+        passes = []
+        for salt in ("a", "a", "b"):
+            said, told = asking.say([wish], salt=salt)
+            same_but_rounding(said, [true])
+            passes.append(sum(bool(output.token_ids) for message in told for output in message.outputs))
+        first, again, other = passes
+        assert again < 0.6 * first
+        assert other > again
+    assert asking.rank.command(ResetPrefixCache()) == ""
+    said, told = asking.say(ASKED[1:2], salt="a")
+    same_but_rounding(said, truth[1:2])
+    assert sum(bool(output.token_ids) for message in told for output in message.outputs) > 0.6 * len(said[0][0])
     asking.close()

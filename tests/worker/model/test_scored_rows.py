@@ -53,3 +53,12 @@ def test_a_row_sees_the_drafts_before_it_and_has_its_own_position():
     assert [row.position for row in rows] == [1, 1, 2, 3]
     assert [list(row.output_token_ids) for row in rows] == [[3], [3], [3, 9], [3, 9, 5]]
     assert [list(row.prompt_token_ids) for row in rows] == [[1, 2]] * 4
+
+
+def test_behind_a_draft_without_a_mask_nothing_is_allowed_and_a_free_sequence_stays_free():
+    scored = make([(9, 5, 2), (7,)])
+    bound, free = scored.rows[0]._sequence, scored.rows[4:]
+    bound.masks = [np.array([255, 1], np.uint8), np.array([2, 0], np.uint8)]
+    assert [row.allowed.tolist() for row in scored.rows[:4]] == [[255, 1], [2, 0], [0, 0], [0, 0]]
+    assert [row.allowed for row in free] == [None, None]
+    assert scored.drafts_by_id == {"a": (9, 5, 2), "b": (7,)}

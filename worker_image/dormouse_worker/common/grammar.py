@@ -97,14 +97,13 @@ def mask_of(matcher: LLMatcher) -> bytes:
 
 
 def forced_by(matcher: LLMatcher, most: int) -> tuple[int, ...]:
-    """Have a matcher go on as long as just one token may come next; return these tokens, `most` at most.
+    """Return the tokens that come next as long as just one may, `most` at most; the matcher stays where it is.
 
     llguidance forces text, not tokens, and says how its tokenizer would write it. So do its masks, one token at a time.
     """
     forced: list[int] = matcher.compute_ff_tokens()[:most]
     if forced:
         del forced[matcher.validate_tokens(forced) :]
-        matcher.consume_tokens(forced)
     return tuple(forced)
 
 

@@ -195,10 +195,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         _flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
     ] = True
     speculation_method: Annotated[
-        Literal["off", "auto", "ngram"],
+        Literal["off", "auto", "ngram", "suffix"],
         _flag(
             "where drafts of the next tokens come from, which change nothing but the time: ngram = what followed the "
-            "same tokens before, and what callers predict; auto = the best known, now ngram (default {default})"
+            "same tokens before, and what callers predict; suffix = earlier answers of the same cache salt, too; "
+            "auto = the best known, now suffix (default {default})"
         ),
     ] = "off"
     num_speculative_tokens: Annotated[

@@ -62,6 +62,7 @@ def build_engine(
         max_batches_under_way=max_batches_under_way,
         looks_ahead=looks_ahead,
         max_draft_tokens=settings.max_draft_tokens,
+        recalls_answers=settings.speculation_method in {"auto", "suffix"},
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters)

@@ -88,6 +88,7 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_id: int
     logprobs: TokenLogprobs | None = None
     forced: tuple[int, ...] = ()  # its grammar allows nothing else: known without a pass
+    expected: tuple[int, ...] = ()  # the same where a pass has to say it, for what the request asks besides: a draft
 
 
 class ModelOutput(msgspec.Struct, frozen=True):

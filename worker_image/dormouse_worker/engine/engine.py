@@ -260,6 +260,8 @@ class Engine:
     def forget_prefixes(self) -> None:
         """Empty the prefix cache; running requests keep what they hold."""
         self._scheduler.tables.pool.forget_prefixes()
+        if self._scheduler.speculation is not None:
+            self._scheduler.speculation.forget()
 
     def check_integrity(self) -> None:
         """Recount the blocks; when nothing runs none may be used. Raises RuntimeError with the numbers."""

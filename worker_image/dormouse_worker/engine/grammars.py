@@ -3,6 +3,7 @@
 Compiling and masking have a thread each, with a deep stack: llguidance lets the interpreter's lock go, so that masks
 are made while the pass computes, and a slow grammar holds up nobody but its own request.
 A matcher only ever follows the output: whoever begins anew (a resume, a preemption, a fresh batch) feeds it once more.
+Along a sequence's drafts it goes as far as they follow, for a mask behind each, and comes back at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from dormouse_worker.common.grammar import (
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 STACK_BYTES = 64 << 20  # of address space: eight times what the front's check has
 MAX_COMPILED = 64  # grammars that are kept for the next request with the same one
 
-Mask = bytes | GrammarRefused  # a bit for each token, the lowest first; or why there is none
+Mask = bytes  # a bit for each token, the lowest first
+Masks = list[Mask] | GrammarRefused  # of the next token, and of those behind drafts that follow; or why there is none
 
 
 class Preparation(Protocol):
@@ -81,8 +83,34 @@ class Matcher:
     def __repr__(self) -> str:
         return f"Matcher({self.num_tokens} tokens, {self._compilation!r})"
 
-    def mask_after(self, new_token_ids: Sequence[int]) -> bytes:
-        """Return what may follow the output, which has grown by these tokens. Raises GrammarRefused."""
+    def masks_along(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[Mask]:
+        """Return what may follow the output, which has grown by these tokens, and what behind each draft that follows.
+
+        Raises GrammarRefused if nothing may follow the output.
+        """
+        masks = [self._mask_after(new_token_ids)]
+        try:
+            masks += self._masks_behind(drafts, masks[0])
+        except GrammarRefused:  # what nobody has said yet takes too long: it is not to be held against the output
+            self._matcher, self.num_tokens = None, 0
+        return masks
+
+    def _masks_behind(self, drafts: Sequence[int], mask: Mask) -> list[Mask]:
+        """Return the masks behind drafts as far as these follow and do not end it; the matcher stands as before."""
+        matcher, masks = self._matcher, []
+        assert matcher is not None, "a mask came first"
+        for token_id in drafts:
+            if token_id in self._end_token_ids or not _allows(mask, token_id):
+                break
+            if not matcher.consume_tokens([token_id]):
+                raise GrammarRefused(words_of(matcher))
+            mask = mask_of(matcher)
+            masks.append(mask)
+        if masks and not matcher.rollback(len(masks)):
+            raise GrammarRefused(words_of(matcher))
+        return masks
+
+    def _mask_after(self, new_token_ids: Sequence[int]) -> Mask:
         if self._matcher is None:
             self._matcher = self._compilation.result().deep_copy()
         self.num_tokens += len(new_token_ids)
@@ -90,21 +118,51 @@ class Matcher:
             raise GrammarRefused(words_of(self._matcher))
         return mask_of(self._matcher)
 
-    def force_after(self, token_id: int, most: int) -> tuple[int, ...]:
-        """Take the output's next token; return those that can only follow it, `most` at most, which are taken, too.
+    def force_after(self, token_ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """Take the output's next tokens; return those that can only follow them, `most` at most, which are taken, too.
 
-        To be called after a mask. A token that does not follow is told with the next one.
+        A token that does not follow is told with the next one's mask.
         """
-        matcher, ends = self._matcher, self._end_token_ids
-        assert matcher is not None, "a mask comes first"
-        self.num_tokens += 1
-        if token_id in ends or not matcher.consume_tokens([token_id]):
+        matcher, ends = self._take(token_ids), self._end_token_ids
+        if matcher is None:
             return ()
         forced = forced_by(matcher, most)
+        matcher.consume_tokens(list(forced))
         if matcher.is_stopped() and len(ends) == 1 and len(forced) < most:
             forced += tuple(ends)
         self.num_tokens += len(forced)
         return forced
+
+    def expect_after(self, token_ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """Take the output's next tokens; return those that can only follow, `most` at most, which are not taken."""
+        matcher = self._take(token_ids)
+        return () if matcher is None else forced_by(matcher, most)
+
+    def _take(self, token_ids: Sequence[int]) -> LLMatcher | None:
+        """Take the output's next tokens; return what tells of more, None where they end it or do not follow."""
+        matcher = self._matcher
+        if matcher is None:  # masks behind drafts took too long: the next mask takes all of the output
+            return None
+        self.num_tokens += len(token_ids)
+        ends = any(token_id in self._end_token_ids for token_id in token_ids)
+        return None if ends or not matcher.consume_tokens(list(token_ids)) else matcher
+
+
+class Growth(NamedTuple):
+    """By what a matcher's output has grown, and drafts of what comes next."""
+
+    matcher: Matcher
+    token_ids: Sequence[int]
+    drafts: Sequence[int] = ()
+
+
+class Said(NamedTuple):
+    """What was sampled for a matcher's output, and how many tokens may be forced behind it."""
+
+    matcher: Matcher
+    token_ids: Sequence[int]
+    most: int
+    takes_forced: bool  # they are its output, too; else they are only told
 
 
 class Grammars:
@@ -143,12 +201,12 @@ class Grammars:
         """Return a matcher at the beginning of the output."""
         return Matcher(self.prepare(grammar), grammar.end_token_ids)
 
-    def masks(self, wanted: Sequence[tuple[Matcher, Sequence[int]]]) -> Callable[[], list[Mask]]:
-        """Begin to make a mask for each matcher, whose output has grown by these tokens; return who waits for them."""
+    def masks(self, wanted: Sequence[Growth]) -> Callable[[], list[Masks]]:
+        """Begin to make the masks of each matcher; return who waits for them."""
         return self._masker.submit(_make_masks, wanted).result
 
-    def force(self, said: Sequence[tuple[Matcher, int, int]]) -> list[tuple[int, ...]]:
-        """Return what can only follow, for each matcher, behind the token that was just said; so many at most."""
+    def force(self, said: Sequence[Said]) -> list[tuple[int, ...]]:
+        """Return what can only follow, for each matcher, behind what was just said."""
         return self._masker.submit(_force_each, said).result()
 
     def close(self) -> None:
@@ -164,19 +222,28 @@ class Grammars:
         return compile_grammar(self._tokenizers[ends], grammar.text)
 
 
-def _make_masks(wanted: Sequence[tuple[Matcher, Sequence[int]]]) -> list[Mask]:
-    return [_make_mask(matcher, token_ids) for matcher, token_ids in wanted]
+def _make_masks(wanted: Sequence[Growth]) -> list[Masks]:
+    return [_make_each(growth) for growth in wanted]
 
 
-def _make_mask(matcher: Matcher, token_ids: Sequence[int]) -> Mask:
+def _make_each(growth: Growth) -> Masks:
     try:
-        return matcher.mask_after(token_ids)
+        return growth.matcher.masks_along(growth.token_ids, growth.drafts)
     except GrammarRefused as error:
         return error
 
 
-def _force_each(said: Sequence[tuple[Matcher, int, int]]) -> list[tuple[int, ...]]:
-    return [matcher.force_after(token_id, most) for matcher, token_id, most in said]
+def _force_each(said: Sequence[Said]) -> list[tuple[int, ...]]:
+    return [_force(each) for each in said]
+
+
+def _force(said: Said) -> tuple[int, ...]:
+    matcher = said.matcher
+    return (matcher.force_after if said.takes_forced else matcher.expect_after)(said.token_ids, said.most)
+
+
+def _allows(mask: Mask, token_id: int) -> bool:
+    return token_id >> 3 < len(mask) and bool(mask[token_id >> 3] >> (token_id & 7) & 1)
 
 
 def _deep_thread(name: str) -> ThreadPoolExecutor:

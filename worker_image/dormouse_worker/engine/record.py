@@ -31,6 +31,7 @@ def record(request: Request, run: Run, max_model_len: int) -> Progress:
         append(token_id)
         token_ids.append(token_id)
         reason = request.finish_reason(max_model_len)
+    request.expected_token_ids = run[-1].expected
     logprobs = None if first.logprobs is None else [token.logprobs for token in run[: len(token_ids)] if token.logprobs]
     return Progress(request, token_ids, logprobs, reason)
 

@@ -44,6 +44,7 @@ class Request:
     is_leaving: bool = False  # set by the scheduler: aborted or ended while under way, freed with its last batch
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     prediction_token_ids: Sequence[int] = ()  # the output as its caller expects it
+    expected_token_ids: Sequence[int] = ()  # set with each token: its grammar allows nothing else behind it
     drafts: SequenceDrafts | None = None  # set by `Speculation`
     num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
     num_rejected_prediction_tokens: int = 0

@@ -62,7 +62,7 @@ class Scheduler:
         self._in_flight = make_in_flight(limits)
         self.speculation = None
         if limits.max_draft_tokens:
-            self.speculation = Speculation(max_tokens=limits.max_draft_tokens, max_model_len=limits.max_model_len)
+            self.speculation = Speculation(limits)
 
     def __repr__(self) -> str:
         return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self._placement!r})"
@@ -213,9 +213,9 @@ class Scheduler:
         self.adapters.release(request.adapter)
 
     def _record(self, request: Request, run: Run) -> Progress:
-        if request.num_draft_tokens and self.speculation is not None:
-            self.speculation.settle(request, num_taken=len(run) - 1)
         progress = record(request, run, self.limits.max_model_len)
+        if self.speculation is not None:
+            self.speculation.note(progress, num_right=len(run) - 1)
         if len(run) > 1:  # drafts are in the cache, too
             self._placement.commit(request, request.num_computed_tokens)
         if progress.finish_reason is not None:

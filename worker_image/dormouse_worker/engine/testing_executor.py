@@ -217,19 +217,18 @@ class FakeExecutor:
 
     def _score(self, scheduled: ScheduledSequence) -> Iterator[SampledToken]:
         """Yield a sequence's next token, and one behind each draft that was right."""
-        sampled = self._sample(scheduled.request_id)
-        for draft in scheduled.draft_token_ids:
-            yield sampled
-            if sampled.token_id != draft:
-                return
-            sampled = self._sample(scheduled.request_id)
-        yield sampled
+        sequence = self._sequences[scheduled.request_id]
+        drafts = [*scheduled.draft_token_ids]
+        token_id = self._sample(sequence)
+        while drafts and token_id == drafts.pop(0):
+            yield SampledToken(scheduled.request_id, token_id)
+            token_id = self._sample(sequence)
+        yield SampledToken(scheduled.request_id, token_id, forced=tuple(self._force(sequence)))
 
-    def _sample(self, request_id: str) -> SampledToken:
-        sequence = self._sequences[request_id]
-        token = next_token(*(self._read(sequence, group) for group in range(len(self._windows))))
-        sequence.tokens.append(token)
-        return SampledToken(request_id, token, forced=tuple(self._force(sequence)))
+    def _sample(self, sequence: FakeSequence) -> int:
+        token_id = next_token(*(self._read(sequence, group) for group in range(len(self._windows))))
+        sequence.tokens.append(token_id)
+        return token_id
 
     def _force(self, sequence: FakeSequence) -> Iterator[int]:
         new, tokens = sequence.new, sequence.tokens

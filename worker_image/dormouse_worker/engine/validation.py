@@ -68,10 +68,6 @@ def _check_kv_store(settings: EngineSettings) -> None:
             raise InvalidSettings(f"{name} is {size}; blocks are kept (kv_store_dir) of one rank alone: set 1")
     if settings.device != "cpu":
         raise InvalidSettings(f"device is {settings.device!r}; blocks are kept (kv_store_dir) on 'cpu' alone")
-    if settings.speculation_method != "off":
-        raise InvalidSettings(
-            f"speculation_method is {settings.speculation_method}; with kv_store_dir, for blocks, it must be off"
-        )
     if not settings.enable_prefix_caching:
         raise InvalidSettings("enable_prefix_caching is off; what is kept (kv_store_dir) are cached prefixes: set it")
 

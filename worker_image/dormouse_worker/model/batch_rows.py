@@ -24,10 +24,10 @@ class RankSequence:
     __slots__ = (
         "_counts",
         "_tokens",
-        "allowed",
         "asks_for_prompt",
         "is_plain",
         "lora_slot",
+        "masks",
         "matcher",
         "needs_logits_only",
         "num_blocks",
@@ -50,7 +50,9 @@ class RankSequence:
         self.needs_logits_only = needs_logits_only(new.sampling)
         self.takes_forced = takes_forced(new.sampling)
         self.matcher: Matcher | None = None  # set with the first mask
-        self.allowed: Bits | None = None  # set by `constraints` before each token, where a grammar binds it
+        self.masks: Sequence[
+            Bits
+        ] = ()  # set by `constraints` before each pass, where a grammar binds it; see `allowed`
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
         self.num_prompt_tokens = len(new.prompt_token_ids)
         self.num_blocks = [0] * num_groups
@@ -77,6 +79,18 @@ class RankSequence:
         """Return the first tokens of the output, and of the drafts that are written behind it."""
         output: Ints = self._tokens[self.num_prompt_tokens : self.num_prompt_tokens + count]
         return output
+
+    @property
+    def allowed(self) -> Bits | None:
+        """Return which tokens may come next; None = it is free."""
+        return self.allowed_behind(0)
+
+    def allowed_behind(self, num_drafts: int) -> Bits | None:
+        """Return which tokens may come behind its first drafts: none at all behind one that may not come itself."""
+        masks = self.masks
+        if not masks:
+            return None
+        return masks[num_drafts] if num_drafts < len(masks) else np.zeros_like(masks[0])
 
     @property
     def token_address(self) -> int:

@@ -70,6 +70,7 @@ class ModelRunner:
         """
         self._model = model
         self._grammars: Grammars | None = None
+        self._expects_drafts = False
         self.cache = cache
         self._host_cache = host_cache
         self._answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
@@ -87,9 +88,12 @@ class ModelRunner:
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, {self._paths!r})"
 
-    def bind_by(self, grammars: Grammars) -> None:
-        """From now on let sequences that have a grammar say only what it allows; only where this rank samples."""
-        self._grammars = grammars
+    def bind_by(self, grammars: Grammars, *, expects_drafts: bool) -> None:
+        """From now on let sequences that have a grammar say only what it allows; only where this rank samples.
+
+        Whoever takes drafts is told what can only come next, too, where a pass has to say it.
+        """
+        self._grammars, self._expects_drafts = grammars, expects_drafts
 
     def run_ahead(self, copier: TokenCopier) -> None:
         """From now on leave sampled tokens on the device and copy them for who waits; only where no others compute."""
@@ -124,7 +128,7 @@ class ModelRunner:
         packed = self._input.pack(batch)
         wanted = choose_logit_rows(batch, packed)
         samples = self._model.layout.samples
-        wait_for_masks = begin_masks(self._grammars, wanted.batch_rows) if samples else dict
+        wait_for_masks = begin_masks(self._grammars, wanted) if samples else dict
         logits = self._paths.compute(packed, wanted.rows)
         if not samples:
             return partial(ModelOutput, [])
@@ -182,7 +186,7 @@ class ModelRunner:
         if stuck:
             output = msgspec.structs.replace(output, stuck=stuck | output.stuck)
         if wanted.batch_rows.bound and self._grammars is not None:
-            output = add_forced(self._grammars, wanted.batch_rows, output)
+            output = add_forced(self._grammars, wanted.batch_rows, output, expects=self._expects_drafts)
         if self._model.layout.world_size == 1:
             self._append(wanted, output.sampled)
         return output

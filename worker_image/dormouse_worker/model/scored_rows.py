@@ -52,8 +52,8 @@ class DraftedRow:
 
     @property
     def allowed(self) -> Bits | None:
-        """See `SamplingRow`. A sequence that a grammar binds has no drafts, so this is the row of its next token."""
-        return self._sequence.allowed
+        """See `SamplingRow`. Where a draft before cannot be, nothing is: no such row is ever taken."""
+        return self._sequence.allowed_behind(self._num_drafts)
 
     @property
     def position(self) -> int:
@@ -67,6 +67,7 @@ class ScoredRows:
     def __init__(self, owners: BatchRows, drafts: Sequence[Drafts]) -> None:
         """`drafts` are those of each sequence, perhaps none."""
         self._owners = owners
+        self._drafts = drafts
         self._counts = np.fromiter((1 + len(each) for each in drafts), np.int64, len(owners))
         starts = self._counts.cumsum() - self._counts
         self._first = starts.repeat(self._counts)  # of each row the first of its sequence
@@ -88,6 +89,11 @@ class ScoredRows:
         return [
             DraftedRow(owners[owner], offset) for owner, offset in zip(self._owner_of.tolist(), offsets, strict=True)
         ]
+
+    @property
+    def drafts_by_id(self) -> dict[str, Drafts]:
+        """Return the drafts of each sequence."""
+        return dict(zip(self._owners.request_ids, self._drafts, strict=True))
 
     @property
     def draws(self) -> Draws:

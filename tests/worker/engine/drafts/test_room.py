@@ -1,5 +1,7 @@
 """Drafts take what nobody else needs: rows of prompts that are asked about are none of it."""
 
+import pytest
+
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
@@ -36,3 +38,21 @@ def test_what_is_predicted_wrongly_is_not_said():
     assert finish(engine, {"r": []}) == {"r": answer}
     drafts = [list(sequence.draft_token_ids) for batch in executor.batches for sequence in batch.sequences]
     assert any(answer[5] + 1 in draft for draft in drafts)
+
+
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_drafts_behind_the_token_that_ends_an_answer_do_not_count_as_taken(place):
+    engine, _ = make_engine()
+    answer = expected([1, 2, 3], 12)
+    sampling = make_sampling(max_tokens=12, stop_token_ids=(answer[place],))
+    engine.add(AddRequest("r", [1, 2, 3], sampling, prediction_token_ids=answer))
+    messages = []
+    while (message := engine.step()) is not None:
+        messages.append(message)
+    told = [output for message in messages for output in message.outputs]
+    assert [token for output in told for token in output.token_ids] == answer[: place + 1]
+    num_passes = len([output for output in told if output.token_ids])
+    counted = sum(sum(message.drafts.num_accepted_tokens_per_pos) for message in messages if message.drafts)
+    assert counted == sum(output.accepted_prediction_tokens for output in told)
+    is_last_sampled = place + 1 == counted + num_passes
+    assert is_last_sampled or place + 2 == counted + num_passes, "the last pass brought drafts only"

@@ -4,48 +4,109 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dormouse_worker.engine.batch import Drafts
+from dormouse_worker.engine.drafts.earlier import RUN_LENGTHS as LONG_RUN_LENGTHS
+from dormouse_worker.engine.drafts.earlier import Place, Recall
 from dormouse_worker.engine.drafts.pace import Acceptance
-from dormouse_worker.engine.drafts.text import RUN_LENGTHS, Follower, IndexedText, SelfFollower
+from dormouse_worker.engine.drafts.text import Follower, IndexedText, SelfFollower
 
-_PRIOR_OF_OWN, _PRIOR_OF_PREDICTION = 0.5, 0.8
+_PRIOR_OF_EARLIER, _PRIOR_OF_OWN, _PRIOR_OF_PREDICTION, _PRIOR_OF_GRAMMAR = 0.4, 0.5, 0.8, 0.95
+TAIL_LENGTH = max(LONG_RUN_LENGTHS)  # tokens by which a place in a text is known
+
+
+class Proposer(Protocol):
+    """Who may know how a sequence goes on."""
+
+    def note(self, token_id: int) -> None:
+        """The output has grown by this token."""
+
+    def catch_up(self) -> None:
+        """Do a bounded part of what there is to do before a proposal."""
+
+    def propose(self, tail: Sequence[int], count: int) -> list[int]:
+        """Return at most so many tokens that may come behind the output, which ends with `tail`; [] = nothing known."""
+
+
+class Expected:
+    """Implements `Proposer`: what a grammar allows alone, as told with the last token."""
+
+    def __init__(self) -> None:
+        self._token_ids: Sequence[int] = ()
+
+    def __repr__(self) -> str:
+        return f"Expected({len(self._token_ids)} tokens)"
+
+    def tell(self, token_ids: Sequence[int]) -> None:
+        """These tokens can only come next."""
+        self._token_ids = token_ids
+
+    def note(self, token_id: int) -> None:
+        """See `Proposer`: what is expected is told anew with each token."""
+        del token_id
+        self._token_ids = ()
+
+    def catch_up(self) -> None:
+        """See `Proposer`."""
+
+    def propose(self, tail: Sequence[int], count: int) -> list[int]:
+        """See `Proposer`."""
+        del tail
+        return list(self._token_ids[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """One place from which a sequence's drafts come."""
 
-    follower: Follower
+    proposer: Proposer
     acceptance: Acceptance
     is_prediction: bool = False
 
 
+def _chance(source: Source) -> float:
+    return source.acceptance.chance
+
+
 class SequenceDrafts:
-    """Owns the texts that a sequence may go on from: what its caller predicts, and itself."""
+    """Owns the texts that a sequence may go on from: what its caller predicts, itself, and earlier answers.
+
+    Who was right most often in this sequence is asked first.
+    """
 
     def __init__(self, token_ids: Sequence[int], longest: int) -> None:
         """Begin behind these tokens, prompt and output, of `longest` that there may be."""
         self._own = IndexedText(longest)
         self._own.tokens.extend(token_ids)
-        self._sources = [Source(SelfFollower(self._own), Acceptance(_PRIOR_OF_OWN))]
+        self._expected = Expected()
+        own = Source(SelfFollower(self._own), Acceptance(_PRIOR_OF_OWN))
+        self._sources = [Source(self._expected, Acceptance(_PRIOR_OF_GRAMMAR)), own]
         self._under_way: Source | None = None
 
     def __repr__(self) -> str:
         return f"SequenceDrafts({self._sources})"
 
     def predict(self, token_ids: Sequence[int], *, is_new: bool) -> None:
-        """Propose these tokens before any others: the output as its caller expects it, if new from its start."""
+        """Propose these tokens, too: the output as its caller expects it, if new from its start."""
         text = IndexedText(len(token_ids))
         text.tokens.extend(token_ids)
         follower = Follower(text, 0 if is_new else None)
-        self._sources.insert(0, Source(follower, Acceptance(_PRIOR_OF_PREDICTION), is_prediction=True))
+        self._sources.append(Source(follower, Acceptance(_PRIOR_OF_PREDICTION), is_prediction=True))
+
+    def recall(self, place: Place) -> None:
+        """Propose what earlier answers said, too."""
+        self._sources.append(Source(Recall(place), Acceptance(_PRIOR_OF_EARLIER)))
+
+    def expect(self, token_ids: Sequence[int]) -> None:
+        """Propose these tokens next, if any: a grammar allows nothing else."""
+        self._expected.tell(token_ids)
 
     def append(self, token_ids: Iterable[int]) -> None:
         """The output has grown by these tokens."""
         for token_id in token_ids:
             for source in self._sources:
-                source.follower.note(token_id)
+                source.proposer.note(token_id)
             self._own.tokens.append(token_id)
 
     @property
@@ -55,10 +116,10 @@ class SequenceDrafts:
 
     def propose(self, price: float, most: int) -> Drafts:
         """Return what may come next, at most so many tokens; () = nothing is known, or worth `price` a row."""
-        tail = self._own.tokens[-RUN_LENGTHS[0] :]
-        for source in self._sources:
-            source.follower.catch_up()
-            found = source.follower.propose(tail, most)
+        tail = self._own.tokens[-TAIL_LENGTH:]
+        for source in sorted(self._sources, key=_chance, reverse=True):
+            source.proposer.catch_up()
+            found = source.proposer.propose(tail, most)
             if found:
                 self._under_way = source
                 return tuple(found[: source.acceptance.choose_length(price, len(found))])

@@ -9,38 +9,47 @@ from __future__ import annotations
 
 from dormouse_worker.common.ipc import DraftCounts
 from dormouse_worker.engine.batch import Batch, Drafts
+from dormouse_worker.engine.drafts.earlier import EarlierAnswers
 from dormouse_worker.engine.drafts.pace import RowPrice
-from dormouse_worker.engine.drafts.sequence import SequenceDrafts
+from dormouse_worker.engine.drafts.sequence import TAIL_LENGTH, SequenceDrafts
+from dormouse_worker.engine.forward_pass import Limits, Progress
 from dormouse_worker.engine.request import Request
 
 
 class Speculation:
     """Proposes to a scheduler. Owns what a row costs, and the counters."""
 
-    def __init__(self, *, max_tokens: int, max_model_len: int) -> None:
-        """`max_tokens` = the longest draft."""
+    def __init__(self, limits: Limits) -> None:
+        """Propose within these limits."""
         self._num_drafts = self._num_draft_tokens = 0
-        self._num_accepted_per_pos = [0] * max_tokens
+        self._max_tokens, self._max_model_len = limits.max_draft_tokens, limits.max_model_len
+        self._num_accepted_per_pos = [0] * self._max_tokens
         self.price = RowPrice()
-        self._max_tokens = max_tokens
-        self._max_model_len = max_model_len
+        self._earlier = EarlierAnswers() if limits.recalls_answers else None
 
     def __repr__(self) -> str:
-        return f"Speculation({self._max_tokens} tokens, {self.price!r})"
+        return f"Speculation({self._max_tokens} tokens, {self.price!r}, {self._earlier!r})"
 
     def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
         """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
         most = min(most, self._max_tokens, request.num_left(self._max_model_len) - 1)
-        if most <= 0 or request.sampling.grammar is not None or request.takes_prompt_rows:
+        if most <= 0 or request.takes_prompt_rows:
             return ()
         if request.drafts is None:
             request.drafts = self._begin(request)
         drafts = request.drafts
         drafts.append(request.token_ids(drafts.num_tokens, request.num_known_tokens))
+        drafts.expect(request.expected_token_ids)
         return drafts.propose(self.price.of(num_seqs), most)
 
-    def settle(self, request: Request, num_taken: int) -> None:
-        """A pass has come: so many of the request's drafts were taken."""
+    def note(self, progress: Progress, num_right: int) -> None:
+        """A pass has come, in which so many of the request's drafts were right; those behind its end are not taken."""
+        if progress.request.num_draft_tokens:
+            self._settle(progress.request, num_taken=min(num_right, len(progress.token_ids)))
+        if progress.finish_reason is not None and self._earlier is not None:
+            self._remember(self._earlier, progress.request)
+
+    def _settle(self, request: Request, num_taken: int) -> None:
         assert request.drafts is not None, "something was proposed"
         num_proposed = request.num_draft_tokens
         self._num_drafts += 1
@@ -50,6 +59,11 @@ class Speculation:
         if request.drafts.settle(num_proposed, num_taken):
             request.num_accepted_prediction_tokens += num_taken
             request.num_rejected_prediction_tokens += num_proposed - num_taken
+
+    def forget(self) -> None:
+        """Nobody shall be told any more what earlier answers said."""
+        if self._earlier is not None:
+            self._earlier.clear()
 
     def take_counts(self) -> DraftCounts | None:
         """Return what happened since this was asked last; None = nothing."""
@@ -65,9 +79,18 @@ class Speculation:
         if all(sequence.num_known - sequence.start == 1 for sequence in batch.sequences):
             self.price.observe(len(batch.sequences), batch.num_tokens, seconds)
 
+    @staticmethod
+    def _remember(earlier: EarlierAnswers, request: Request) -> None:
+        """A request is complete: those that come may say the same."""
+        first = max(0, request.num_prompt_tokens - TAIL_LENGTH)
+        answer = request.token_ids(first, request.num_known_tokens)
+        earlier.of((request.cache_salt, request.adapter)).add(answer)
+
     def _begin(self, request: Request) -> SequenceDrafts:
         longest = min(self._max_model_len, request.num_prompt_tokens + request.sampling.max_tokens)
         drafts = SequenceDrafts(request.token_ids(0, request.num_known_tokens), longest)
         if request.prediction_token_ids:
             drafts.predict(request.prediction_token_ids, is_new=not request.output_token_ids)
+        if self._earlier is not None:
+            drafts.recall(self._earlier.of((request.cache_salt, request.adapter)))
         return drafts

@@ -19,12 +19,12 @@ MAX_INDEXED_AT_ONCE = 2048  # tokens: a long prompt is taken in over several pas
 class IndexedText:
     """Owns tokens and where each run of them ended last, if something follows it there."""
 
-    def __init__(self, capacity: int) -> None:
-        """`capacity` = how many tokens it will hold; more only make it forget."""
+    def __init__(self, capacity: int, run_lengths: Sequence[int] = RUN_LENGTHS) -> None:
+        """`capacity` = how many tokens it will hold; more only make it forget. The longest runs come first."""
         self.tokens: list[int] = []
         num_slots = min(MAX_SLOTS, 1 << max(4, (2 * capacity - 1).bit_length()))
         self._mask = num_slots - 1
-        self._tables = {length: array("i", bytes(4 * num_slots)) for length in RUN_LENGTHS}
+        self._tables = {length: array("i", bytes(4 * num_slots)) for length in run_lengths}
         self._num_indexed = 0  # tokens of which every run that ends there is known
 
     def __repr__(self) -> str:

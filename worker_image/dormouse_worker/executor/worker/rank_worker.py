@@ -260,7 +260,7 @@ class RankWorker(ModelWorker):
             copier=self._token_copier(),
         )
         if self._grammars is not None:
-            runner.bind_by(self._grammars)
+            runner.bind_by(self._grammars, expects_drafts=self.settings.max_draft_tokens > 0)
         return runner
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:

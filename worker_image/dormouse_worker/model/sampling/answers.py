@@ -15,7 +15,7 @@ from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.sampling.logit_rows import LogitRows
 from dormouse_worker.model.sampling.masks import FORBIDDEN
-from dormouse_worker.model.sampling.native_sampler import NativeSampler
+from dormouse_worker.model.sampling.native_sampler import Bools, NativeSampler
 from dormouse_worker.model.sampling.sampler import Choice, are_chosen_finite, choose, prompt_logprobs, sample
 from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import Floats
@@ -56,23 +56,23 @@ class Answers:
             return _answer_in_torch(wanted, logits, native)
         if wanted.prompt_parts or native is None or not batch_rows.are_plain:
             return _answer_in_torch(wanted, torch.from_numpy(logits), native)
-        rows: Sequence[OwnedRow] = batch_rows.sequences
-        if scored is not None and batch_rows.bound:
-            rows = scored.rows
-        odd: tuple[str, ...] = ()
+        rows: Sequence[OwnedRow] = ()
+        are_whole = np.ones(len(logits), dtype=np.bool_)
         if batch_rows.bound:
-            tokens, odd = _choose_bound(native, logits, wanted, sequences.positions_of(batch_rows), rows)
+            rows = batch_rows.sequences if scored is None else scored.rows
+            tokens, are_whole = _choose_bound(native, logits, wanted, sequences.positions_of(batch_rows), rows)
         elif batch_rows.take_likeliest:
             tokens = logits.argmax(-1)
         else:
             tokens = _choose_natively(native, logits, wanted, sequences.positions_of(batch_rows))
         chosen = logits[np.arange(len(tokens)), tokens]
-        stuck = _find_stuck(chosen, rows) if batch_rows.bound else {}
         request_ids = batch_rows.request_ids
         if scored is not None:
-            kept = scored.accept(tokens, np.isfinite(chosen))
-            request_ids, tokens, chosen = scored.request_ids(kept), tokens[kept], chosen[kept]
-        odd = tuple(dict.fromkeys(odd + _find_odd(chosen, request_ids)))
+            kept = scored.accept(tokens, np.isfinite(chosen) & are_whole)
+            request_ids, tokens, chosen, are_whole = scored.request_ids(kept), tokens[kept], chosen[kept], are_whole[kept]
+            rows = [rows[int(row)] for row in kept] if rows else ()
+        stuck = _find_stuck(chosen, rows)
+        odd = _find_odd(np.isfinite(chosen) & are_whole, request_ids)
         sampled = list(map(SampledToken, request_ids, tokens.tolist()))
         return ModelOutput(sampled, not_finite=tuple(key for key in odd if key not in stuck), stuck=stuck)
 
@@ -87,24 +87,22 @@ def _choose_natively(native: NativeSampler, logits: Floats, wanted: LogitRows, p
 
 def _choose_bound(
     native: NativeSampler, logits: Floats, wanted: LogitRows, positions: Ints, rows: Sequence[OwnedRow]
-) -> tuple[Ints, tuple[str, ...]]:
-    """Return the same where grammars bind rows, and whose rows were not finite before masks, which might hide it."""
+) -> tuple[Ints, Bools]:
+    """Return the same where grammars bind rows, and which rows were finite before masks, which might hide it."""
     scored, allowed = wanted.scored, [row.allowed for row in rows]
     draws = wanted.batch_rows.draws if scored is None else scored.draws
     places = positions if scored is None else scored.positions(positions)
-    tokens, are_whole = native.choose_bound(logits, draws, places, allowed)
-    return tokens, tuple(rows[int(row)].request_id for row in np.flatnonzero(~are_whole))
+    return native.choose_bound(logits, draws, places, allowed)
 
 
 def _find_stuck(chosen: Floats, rows: Sequence[OwnedRow]) -> dict[str, str]:
-    """Return the bound rows whose masks left nothing: what was chosen is forbidden."""
-    scores = zip(rows, chosen.tolist(), strict=True)
+    """Return the bound ones of these rows, none or all, whose masks left nothing: what was chosen is forbidden."""
+    scores = zip(rows, chosen.tolist(), strict=bool(rows))
     return {s.request_id: NOTHING_LEFT for s, score in scores if s.allowed is not None and score == FORBIDDEN}
 
 
-def _find_odd(chosen: Floats, request_ids: Sequence[str]) -> tuple[str, ...]:
-    """Return whose chosen tokens' logits [N] are not finite; the chosen one's tells of the row, see `sampler`."""
-    are_finite = np.isfinite(chosen)
+def _find_odd(are_finite: Bools, request_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return whose rows [N] are not finite; the chosen token's logit tells of a row, see `sampler`."""
     if are_finite.all():
         return ()
     return tuple(dict.fromkeys(request_ids[int(row)] for row in np.flatnonzero(~are_finite)))
