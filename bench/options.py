@@ -21,7 +21,7 @@ PEERS = ("vllm", "transformers")
 WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were slower in every measurement
 OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
-IN_PARTS = frozenset({"serve"})  # measured in parts: rows that a run does not have stay in the file
+IN_PARTS = frozenset({"serve", "speculation"})  # measured in parts: rows that a run does not have stay in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Options:
     peers: tuple[str, ...] = PEERS  # whom to compare with, where a benchmark compares with both
     ways: tuple[str, ...] = WAYS  # of vLLM; the best counts
     picture: bool = False  # draw curves, which takes a sweep: `serve`
+    parts: tuple[str, ...] = ()  # of `speculation`, by name; none = all
     merge: bool = False  # put the rows beside those of the file that is there: some models, or one peer, at a time
 
     @property
@@ -72,6 +73,7 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     add(
         "--merge", action="store_true", help="replace only these rows of the results: some models or one peer at a time"
     )
+    add("--parts", nargs="+", default=[], help="speculation: measure these parts only")
     add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
     return parser
 
@@ -87,6 +89,7 @@ def to_options(flags: argparse.Namespace) -> Options:
         peers=tuple(flags.peers),
         ways=tuple(flags.ways),
         picture=flags.picture,
+        parts=tuple(flags.parts),
         merge=flags.merge,
     )
 

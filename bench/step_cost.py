@@ -12,21 +12,24 @@ import cProfile
 import pstats
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
+import msgspec
 import torch
 
 from bench.models import ensure_model
 from dormouse_worker.common.frames import encode_frame
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import EngineMessage
+from dormouse_worker.common.ipc import EngineMessage, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.drafts.pace import RowPrice
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
@@ -42,6 +45,7 @@ from dormouse_worker.native.library import Kernels, Missing, load_kernels
 NUM_SEQS = 64
 PROMPT_TOKENS = 128
 MEASURED_STEPS = 256
+STEPS_OF_PROMPTS = 16  # at most, until all prompts are read, where there are drafts
 RANDOM = {"temperature": 0.8, "top_p": 0.95}  # what callers often ask for
 
 
@@ -90,6 +94,11 @@ class TimedExecutor:
         """Return how many tokens the last batch had."""
         return self._batch.num_tokens if self._batch is not None else 0
 
+    def has_decoded(self, num_seqs: int) -> bool:
+        """Return whether in the last batch so many sequences decoded, and nobody else was in it."""
+        sequences = self._batch.sequences if self._batch is not None else ()
+        return len(sequences) == num_seqs and all(each.num_known - each.start == 1 for each in sequences)
+
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `ModelExecutor`."""
         return self._runner.cache.spec.windows
@@ -109,12 +118,34 @@ class TimedExecutor:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreseen:
+    """So many drafts for each sequence in each step, which are its answer."""
+
+    num_drafts: int
+    answers: Mapping[str, list[int]]
+
+    def num_tokens_in(self, num_steps: int) -> int:
+        """Return how many tokens come in so many steps, and in those before in which others' prompts are read."""
+        return (num_steps + STEPS_OF_PROMPTS) * (1 + self.num_drafts)
+
+
+class FreeRows(RowPrice):
+    """A row of a draft costs nothing, whatever is measured."""
+
+    def of(self, num_seqs: int) -> float:
+        """See `RowPrice`."""
+        del num_seqs
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """An engine in whose next step every sequence decodes."""
 
     engine: Engine
     executor: TimedExecutor
     kernels: TimedKernels
+    said: dict[str, list[int]]  # before these steps, by request
 
     def step(self) -> StepCost:
         """Make a step, and the message to the front; return its cost."""
@@ -133,28 +164,52 @@ class Bench:
 
 
 def make_bench(
-    model: Path, num_seqs: int, num_steps: int, *, prompt_tokens: int = PROMPT_TOKENS, sampling: dict[str, float]
+    model: Path,
+    num_seqs: int,
+    num_steps: int,
+    *,
+    prompt_tokens: int = PROMPT_TOKENS,
+    sampling: dict[str, float],
+    foreseen: Foreseen = Foreseen(0, MappingProxyType({})),
 ) -> Bench:
     """Return an engine that has read the prompts and has `num_steps` to go. Raises RuntimeError without kernels."""
     kernels = load_kernels()
     if isinstance(kernels, Missing):
         raise RuntimeError(kernels.reason)  # noqa: TRY004  not of a type, of this machine
     timed = TimedKernels(kernels)
-    settings = EngineSettings(model=str(model), max_num_seqs=NUM_SEQS, enable_prefix_caching=True)
+    settings = EngineSettings(
+        model=str(model),
+        max_num_seqs=NUM_SEQS * (1 + foreseen.num_drafts),
+        enable_prefix_caching=True,
+        speculation_method="ngram" if foreseen.num_drafts else "off",
+        num_speculative_tokens=max(1, foreseen.num_drafts),
+    )
     executor = TimedExecutor(_make_runner(settings, timed))
-    max_tokens = num_steps + num_seqs + 1  # while the last prompts are read, the first sequences decode already
+    # while the last prompts are read, the first sequences decode already
+    max_tokens = foreseen.num_tokens_in(num_steps) if foreseen.num_drafts else num_steps + num_seqs + 1
     num_blocks = num_seqs * -(-(prompt_tokens + max_tokens) // settings.block_size)
     longest = prompt_tokens + max_tokens + 1
     report = make_report(num_gpu_blocks=num_blocks, block_size=settings.block_size, max_model_len=longest)
     engine = build_engine(settings, report, (num_blocks + 1, 0), executor, clock=time.monotonic)
+    if (speculation := engine._scheduler.speculation) is not None:  # noqa: SLF001  nobody else has a use for it
+        speculation.price = FreeRows()
+    said: dict[str, list[int]] = {}
     tokens = random.Random(7)
     for number in range(num_seqs):
         prompt = [tokens.randrange(250) for _ in range(prompt_tokens)]
-        refusal = engine.add(make_add(str(number), prompt, max_tokens=max_tokens, **sampling))
+        asked = make_add(str(number), prompt, max_tokens=max_tokens, **sampling)
+        asked = msgspec.structs.replace(asked, prediction_token_ids=foreseen.answers.get(str(number), []))
+        refusal = engine.add(asked)
         assert refusal is None, refusal
-    while executor.num_tokens != num_seqs:
-        engine.step()
-    return Bench(engine, executor, timed)
+    while not executor.has_decoded(num_seqs):
+        _hear(said, engine.step())
+    return Bench(engine, executor, timed, said)
+
+
+def _hear(said: dict[str, list[int]], outputs: StepOutputs | None) -> None:
+    assert outputs is not None, "something runs"
+    for output in outputs.outputs:
+        said.setdefault(output.request_id, []).extend(output.token_ids)
 
 
 def _make_runner(settings: EngineSettings, kernels: Kernels) -> ModelRunner:
@@ -164,7 +219,7 @@ def _make_runner(settings: EngineSettings, kernels: Kernels) -> ModelRunner:
     model = replace(loaded, native=build_native(loaded.lean, loaded.cache_spec.layers, kernels))
     num_blocks = NUM_SEQS * -(-loaded.max_model_len // settings.block_size) // 4
     cache, host_cache = (KVCache(model.cache_spec, count, torch.device("cpu")) for count in (num_blocks, 0))
-    return ModelRunner(model, cache, host_cache, NativeBackend(kernels=kernels), max_num_seqs=NUM_SEQS)
+    return ModelRunner(model, cache, host_cache, NativeBackend(kernels=kernels), max_num_seqs=settings.max_num_seqs)
 
 
 def measure_step_ms(
@@ -179,6 +234,20 @@ def measure_step_ms(
     model = model or ensure_model("tiny", "bf16")
     bench = make_bench(model, num_seqs, num_steps, prompt_tokens=prompt_tokens, sampling=sampling or {})
     return _medians([bench.step() for _ in range(num_steps)])
+
+
+def measure_drafted_step_ms(num_drafts: int, *, num_seqs: int = NUM_SEQS, num_steps: int = 24) -> StepCost:
+    """Return the same for steps in which every sequence has so many drafts, all of them right. Raises RuntimeError."""
+    model, num_tokens = ensure_model("tiny", "bf16"), Foreseen(num_drafts, {}).num_tokens_in(num_steps)
+    plain = make_bench(model, num_seqs, num_tokens, sampling={})
+    while (outputs := plain.engine.step()) is not None:
+        _hear(plain.said, outputs)
+    bench = make_bench(model, num_seqs, num_steps, sampling={}, foreseen=Foreseen(num_drafts, plain.said))
+    costs = []
+    for _ in range(num_steps):
+        costs.append(bench.step())
+        assert bench.executor.num_tokens == num_seqs * (1 + num_drafts), "every sequence has all its drafts"
+    return _medians(costs)
 
 
 def _medians(costs: Sequence[StepCost]) -> StepCost:

@@ -7,9 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
+from bench.options import Options
 from bench.results import RatioAtLeast
-from bench.speculation import _ask, _beside, _proposing
+from bench.speculation import PARTS, _ask, _beside, _propose, _worsened, measure
 from bench.speculation_cases import CASES, END_OF_TURN, prompt_of
+from bench.speculation_picture import draw
 from bench.structured_probe import Ask, Asked, Said
 
 CONSOLE = Console(file=io.StringIO())
@@ -33,7 +35,7 @@ def test_the_pair_with_the_middle_ratio_counts_and_not_the_first():
     plain = Talker([1] * 8, 3)
     row = _beside("copy", (drafting, plain), ASKS, RatioAtLeast(2), 3, CONSOLE)
     assert (row.ours, row.peer) == (6, 3)
-    assert row.what.startswith("copy: 1.50 × the tokens in a pass")
+    assert row.what == "copy"
 
 
 def test_another_token_with_drafts_is_an_error():
@@ -51,4 +53,24 @@ def test_a_case_is_a_chat_that_ends_with_the_assistants_turn():
 
 
 def test_proposing_is_measured_in_a_text_in_which_runs_come_again():
-    assert _proposing().ours > 0
+    assert _propose().ours > 0
+
+
+def test_an_unknown_part_is_refused_with_those_that_there_are():
+    with pytest.raises(SystemExit, match="--parts has tusks; allowed are tasks, again, load, proposing, step, grid"):
+        measure(Options(parts=("tusks",)), CONSOLE)
+    assert all(PARTS.values())
+
+
+def test_a_worsened_prediction_is_as_right_as_it_says():
+    tokens = list(range(400))
+    for share in (0.0, 0.5, 1.0):
+        same = [guess == token for guess, token in zip(_worsened(tokens, share), tokens, strict=True)]
+        assert sum(same) / len(same) == pytest.approx(share, abs=0.1)
+
+
+def test_the_picture_has_a_line_for_each_batch_size():
+    picture = draw({(seqs, share): 1 + share / seqs for seqs in (1, 4) for share in (0.0, 0.5, 1.0)})
+    assert picture.count("<polyline") == 2
+    assert picture.count("<circle") == 6
+    assert "4 sequences" in picture

@@ -197,6 +197,12 @@ def test_throughput_is_over_the_whole_run():
     assert (result["errors"], result["error_words"]) == ({"INTERNAL": 1}, {"INTERNAL": "id 7"})
 
 
+def test_tokens_that_come_together_tell_of_drafts():
+    together = Seen(0.0, 0.0, 0.0, [1.0, 2.0], input_tokens=1, output_tokens=9, is_done=True)
+    assert told(together, Seen(0.0, 0.0, 0.0, [1.0], output_tokens=8, error="INTERNAL"))["tokens_per_message"] == 4.5
+    assert told(duration=0.0)["tokens_per_message"] == 0
+
+
 def test_nothing_at_all_has_no_figures_and_breaks_nothing():
     result = told(duration=0.0)
     assert (result["request_throughput"], result["mean_ttft_ms"], result["p99_e2el_ms"]) == (0.0, None, None)

@@ -16,6 +16,9 @@ from tools.dashboards.promql import (
 
 _HITS = rate("vllm:prefix_cache_hits_total", "model_name", OF_WORKERS)
 _QUERIES = rate("vllm:prefix_cache_queries_total", "model_name", OF_WORKERS)
+_DRAFTS = rate("vllm:spec_decode_num_drafts_total", "model_name", OF_WORKERS)
+_DRAFTED = rate("vllm:spec_decode_num_draft_tokens_total", "model_name", OF_WORKERS)
+_TAKEN = rate("vllm:spec_decode_num_accepted_tokens_total", "model_name", OF_WORKERS)
 
 DEPLOYMENT_BOARD = Dashboard(
     "dormouse-deployment",
@@ -130,6 +133,26 @@ DEPLOYMENT_BOARD = Dashboard(
                 "ops",
                 {"{{pod}}": rate("vllm:num_preemptions_total", "pod", OF_WORKERS)},
                 "Running requests that had to give their blocks back and wait again.",
+            ),
+        ),
+        "Drafts": (
+            Panel(
+                "Draft tokens per second",
+                "short",
+                {"scored {{model_name}}": _DRAFTED, "taken {{model_name}}": _TAKEN},
+                "Guessed tokens that passes scored, and those of them that were what the model says.",
+            ),
+            Panel(
+                "Draft tokens taken",
+                "percentunit",
+                {"{{model_name}}": f"{_TAKEN} / {_DRAFTED}"},
+                "As a share of those scored.",
+            ),
+            Panel(
+                "Tokens taken in a pass with a draft",
+                "short",
+                {"{{model_name}}": f"{_TAKEN} / {_DRAFTS}"},
+                "Beyond the one that each pass brings anyway.",
             ),
         ),
         "Routing": (

@@ -137,6 +137,7 @@ def results(
         "request_throughput": _rate(len(good), run.duration_s),
         "output_throughput": _rate(tokens_out, run.duration_s),
         "total_token_throughput": _rate(tokens_in + tokens_out, run.duration_s),
+        "tokens_per_message": _rate(tokens_out, sum(len(one.token_s) for one in good)),  # above 1: drafts were taken
     }
     if limits_ms:
         within = sum(is_within(one, limits_ms) for one in run.requests)
@@ -192,5 +193,5 @@ def parse_limits(texts: Iterable[str]) -> dict[str, float]:
     return limits
 
 
-def _rate(count: float, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
+def _rate(count: float, base: float) -> float:
+    return count / base if base > 0 else 0.0

@@ -10,6 +10,7 @@ _PLAIN = (
     ("request_throughput", "throughput", "requests/s"),
     ("output_throughput", "output", "tokens/s"),
     ("total_token_throughput", "prompts and output", "tokens/s"),
+    ("tokens_per_message", "tokens in a message", "(more than 1 where drafts are taken)"),
     ("request_goodput", "goodput", "requests/s"),
 )
 _COUNTS = ("completed", "failed", "unfinished", "not_sent")

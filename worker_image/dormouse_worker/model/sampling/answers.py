@@ -69,7 +69,12 @@ class Answers:
         request_ids = batch_rows.request_ids
         if scored is not None:
             kept = scored.accept(tokens, np.isfinite(chosen) & are_whole)
-            request_ids, tokens, chosen, are_whole = scored.request_ids(kept), tokens[kept], chosen[kept], are_whole[kept]
+            request_ids, tokens, chosen, are_whole = (
+                scored.request_ids(kept),
+                tokens[kept],
+                chosen[kept],
+                are_whole[kept],
+            )
             rows = [rows[int(row)] for row in kept] if rows else ()
         stuck = _find_stuck(chosen, rows)
         odd = _find_odd(np.isfinite(chosen) & are_whole, request_ids)
