@@ -27,6 +27,14 @@ EPOCH = 1
 PATIENCE_S = 120.0  # how long a wait lasts before the test fails
 
 
+def is_engine(pid: str) -> bool:
+    """Return whether a process is an engine's, or waits to be; False for one that ended."""
+    try:
+        return b"dormouse_worker.engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 class Worker:
     """One worker: its processes and the two doors to it."""
 
@@ -107,6 +115,15 @@ class Worker:
             assert time.monotonic() < deadline_s, "no engine was started"
             os.sched_yield()
         return int(found[0])
+
+    def engines(self, number: int) -> list[int]:
+        """Return the pids of its engine and of spare ones, in the order of their start, once there are so many."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(found := [int(pid) for pid in children.read_text().split() if is_engine(pid)]) != number:
+            assert time.monotonic() < deadline_s, f"{len(found)} engines; {number} were awaited"
+            os.sched_yield()
+        return found
 
     def health(self, service: str) -> int:
         """Return the gRPC health of a service."""

@@ -73,6 +73,17 @@ def test_a_killed_engine_is_replaced_and_says_the_same_after_the_next_agreement(
     assert worker.engine() != first
 
 
+def test_a_killed_engine_comes_back_from_the_spare_which_had_imported_everything(start_worker, random_model):
+    worker = start_worker(random_model, *SHORT_FLAGS, "--spare-engine")
+    worker.start()
+    before = worker.greedy([1, 2, 3], 8)
+    engine, spare = worker.engines(2)
+    os.kill(engine, signal.SIGKILL)
+    worker.start()
+    assert worker.greedy([1, 2, 3], 8) == before
+    assert worker.engines(2)[0] == spare, "it serves, and another one waits"
+
+
 def test_dormouse_serve_answers_and_ends_with_zero_on_ctrl_c(random_model):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("api", "cli", "worker_image"))}
     command = [bare_python(), "-m", "dormouse_cli", "serve", str(random_model), "--port", "0", "--no-http"]

@@ -137,6 +137,10 @@ REFUSED = [
         ["spec.lifecycle.sleepLevel 3 needs spec.parallelism.pipeline 1"],
     ),
     (
+        {"lifecycle": {"spareEngine": True}, "parallelism": {"tensor": 2}},
+        ["spec.lifecycle.spareEngine needs spec.parallelism.tensor 1 and spec.parallelism.pipeline 1"],
+    ),
+    (
         {"lifecycle": {"level1AfterSeconds": 9, "level2AfterSeconds": None, "zeroAfterSeconds": 8}},
         ["spec.lifecycle.zeroAfterSeconds is 8", "level1AfterSeconds, 9"],
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import signal
+import subprocess
 import sys
 import time
 
@@ -48,6 +49,29 @@ def test_it_reports_what_fits_and_what_it_loaded(engine):
     assert status.report.num_gpu_blocks == (1 << 20) // status.report.block_bytes
     assert status.report.max_model_len == 128
     assert status.model.dtype == "float32"
+
+
+def test_one_that_waits_imports_all_that_loading_needs_and_ends_when_nobody_wants_it(model):
+    settings = EngineSettings(model=str(model), threads=1)
+    check = (
+        "import atexit, sys\nfrom dormouse_worker.engine_process import main\n"
+        "heavy = {'transformers.models.llama.modeling_llama', 'dormouse_worker.model.loader'}\n"
+        "code = main(['--wait'])\n"
+        "import torch\n"
+        "print(code, heavy <= set(sys.modules), torch.cuda.is_initialized(), torch.get_num_threads())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], input=msgspec.json.encode(settings) + b"\n", capture_output=True, check=True
+    )
+    assert done.stdout.split() == [b"0", b"True", b"False", b"1"]
+
+
+def test_one_that_waits_says_nothing_of_a_model_that_is_not_there(tmp_path):
+    """The engine that is started says it."""
+    words = msgspec.json.encode(EngineSettings(model=str(tmp_path / "none"))) + b"\n"
+    argv = [sys.executable, "-m", "dormouse_worker.engine_process", "--wait"]
+    done = subprocess.run(argv, input=words, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
 def test_its_tokens_are_those_of_transformers(engine, model):

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import uvloop
 
@@ -16,7 +17,8 @@ from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_worker.common.group import identity_of
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.app import Front
-from dormouse_worker.front.engine.spawn import ENGINE_ARGV, subprocess_spawner
+from dormouse_worker.front.engine.spare import SpareEngine
+from dormouse_worker.front.engine.spawn import ENGINE_ARGV, spawn_waiting, subprocess_spawner
 from dormouse_worker.front.flags.settings import FrontSettings, parse_settings
 from dormouse_worker.front.follower.follower import FollowerFront
 from dormouse_worker.front.follower.rank_spawn import RANK_ARGV, rank_spawner
@@ -72,7 +74,14 @@ def _make_front(
         is_group = num_ranks * place.num_nodes > 1
         argv = [*engine_argv, *(place.arguments() if is_group else ())]
         spawn_for = subprocess_spawner(argv, os.environ)
-        return Front(front_settings, engine_settings, spawn_for, tracer=tracing.tracer if tracing else None)
+        spare = SpareEngine(partial(spawn_waiting, argv, os.environ), sleep=asyncio.sleep)
+        return Front(
+            front_settings,
+            engine_settings,
+            spawn_for,
+            spare=spare if front_settings.spare_engine else None,
+            tracer=tracing.tracer if tracing else None,
+        )
     ranks = range(place.node_rank * num_ranks, (place.node_rank + 1) * num_ranks)
     spawn = rank_spawner(RANK_ARGV, os.environ, engine_settings, place)
     _, pod = identity_of(os.environ)

@@ -1,7 +1,8 @@
 """The engine process: `python -m dormouse_worker.engine_process --socket PATH`, settings as JSON on standard input.
 
 The front listens on the unix socket, this process connects, loads, profiles and serves until the socket closes. It
-dies with its parent.
+dies with its parent. With `--wait` it is started ahead of its use: a first line of standard input has the settings for
+which it imports, the rest is an `EngineStart`, or nothing if no engine is wanted any more.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from dormouse_worker.common.ipc import EngineMessage, FrontMessage
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import has_gpu
+from dormouse_worker.common.start import EngineStart
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.loop import EngineBroken, EngineLoop
+from dormouse_worker.executor.ahead import import_ahead
 from dormouse_worker.executor.gpu_watch import GpuWatch, explain_failure
 from dormouse_worker.executor.ranks.multi_process import MultiProcessExecutor
 from dormouse_worker.executor.ranks.spawn import GpuRankUnhealthy
@@ -85,20 +88,40 @@ def open_gpu(settings: EngineSettings) -> Nvml | None:
 def main(argv: list[str] | None = None, *, open_gpu: Callable[[EngineSettings], Nvml | None] = open_gpu) -> int:
     """Run one engine; return 0 when the front closed the socket or asked for the end, else one of `exit_codes`."""
     parser = argparse.ArgumentParser(prog="dormouse_worker.engine_process", description=__doc__)
-    parser.add_argument("--socket", required=True, help="path of the unix socket on which the front listens")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--socket", default="", help="path of the unix socket on which the front listens")
+    how.add_argument("--wait", action="store_true", help="import what is needed and wait to be told the socket")
     add_group_arguments(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front drains and then ends us
     die_with_parent()
-    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineSettings)
+    start = _wait_for_start() if arguments.wait else _start_at_once(arguments.socket)
+    if start is None:
+        return 0
+    settings = start.settings
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(arguments.socket)
+        connection.connect(start.socket)
         try:
             gpu = open_gpu(settings)
         except GpuLost as error:
             end_unhealthy(GpuFault(f"CUDA device {os.environ.get('CUDA_VISIBLE_DEVICES') or 0}", str(error)))
         return _serve_watched(settings, place_of(arguments), SocketTransport(connection), gpu)
+
+
+def _start_at_once(socket_path: str) -> EngineStart:
+    return EngineStart(socket_path, _read_settings(sys.stdin.buffer.read()))
+
+
+def _wait_for_start() -> EngineStart | None:
+    """Import what engines with the settings of the first line need; return the start, None if there is none."""
+    import_ahead(_read_settings(sys.stdin.buffer.readline()), os.environ, Host())
+    words = sys.stdin.buffer.read()
+    return msgspec.json.decode(words, type=EngineStart) if words else None
+
+
+def _read_settings(words: bytes) -> EngineSettings:
+    return msgspec.json.decode(words, type=EngineSettings)
 
 
 def _serve_watched(settings: EngineSettings, place: GroupPlace, transport: SocketTransport, gpu: Nvml | None) -> int:

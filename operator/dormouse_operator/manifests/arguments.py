@@ -52,6 +52,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--enable-lora": engine.enable_lora,
         "--keep-prefix-cache": engine.keep_prefix_cache,
         DEVICE_GRANTS: deployment.placement.pool is not None,
+        "--spare-engine": deployment.lifecycle.spare_engine,
     }
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     return arguments + [switch for switch, is_set in switches.items() if is_set]

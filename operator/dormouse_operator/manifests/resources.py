@@ -18,6 +18,7 @@ from dormouse_operator.model.units import GIB, MIB
 
 _CPU_REST_BYTES = 2 * GIB  # interpreter and libraries of front and engine, activations of the largest batch
 _GPU_REST_BYTES = 4 * GIB  # the same with a CUDA context, staging buffers and what may be filled of /dev/shm
+_SPARE_BYTES = 512 * MIB  # what an engine process has imported
 _DEFAULT_CACHE_BYTES = GIB  # as the worker's own default on the CPU
 _DEFAULT_UTILIZATION = 0.9  # as the schema's
 
@@ -60,8 +61,9 @@ def claims_complaint(deployment: Deployment, wanted_replicas: int) -> str:
 
 
 def rest_bytes(deployment: Deployment) -> int:
-    """Return what front and engine process take without weights and cache."""
-    return _CPU_REST_BYTES if deployment.engine.device == "cpu" else _GPU_REST_BYTES
+    """Return what front and engine processes take without weights and cache."""
+    rest = _CPU_REST_BYTES if deployment.engine.device == "cpu" else _GPU_REST_BYTES
+    return rest + _SPARE_BYTES if deployment.lifecycle.spare_engine else rest
 
 
 def memory_bytes(deployment: Deployment) -> int | None:

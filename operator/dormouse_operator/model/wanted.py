@@ -211,6 +211,7 @@ class Lifecycle:
     min_active_s: int = 60
     prewarm: tuple[Prewarm, ...] = ()
     shrinks_requests: bool = False  # pods ask for less memory while they sleep without weights
+    spare_engine: bool = False  # keep an engine process that has imported its libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

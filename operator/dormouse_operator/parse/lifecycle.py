@@ -35,6 +35,7 @@ def parse_lifecycle(lifecycle: Raw) -> Lifecycle:
         min_active_s=lifecycle.get("minActiveSeconds", 60),
         prewarm=tuple(_parse_prewarm(index, item) for index, item in enumerate(lifecycle.get("prewarm") or ())),
         shrinks_requests=bool(lifecycle.get("shrinkRequests", False)),
+        spare_engine=lifecycle.get("spareEngine", False),
     )
 
 

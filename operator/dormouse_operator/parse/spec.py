@@ -40,7 +40,7 @@ def parse_deployment(raw: Raw) -> Deployment:
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
     lifecycle, parallelism = parse_lifecycle(spec.get("lifecycle") or {}), spec.get("parallelism") or {}
-    _require_standby_of_one_pod(lifecycle, parallelism)
+    _require_fitting_group(lifecycle, parallelism)
     model, engine = _parse_model(spec, key.name), _parse_engine(spec)
     return Deployment(
         key=key,
@@ -64,12 +64,20 @@ def parse_deployment(raw: Raw) -> Deployment:
     )
 
 
-def _require_standby_of_one_pod(lifecycle: Lifecycle, parallelism: Raw) -> None:
-    """Refuse STANDBY for a group of several pods: its followers would wait beside the memory that they hold."""
+def _require_fitting_group(lifecycle: Lifecycle, parallelism: Raw) -> None:
+    """Refuse what groups of ranks do not have.
+
+    Followers of several pods would wait in STANDBY beside the memory that they hold; ranks are processes of their own,
+    which start anew whatever waits.
+    """
     asked = {"level3AfterSeconds": lifecycle.level3_after_s is not None, "sleepLevel 3": lifecycle.sleep_level == 3}
     if parallelism.get("pipeline", 1) != 1 and (field := next((name for name, it in asked.items() if it), "")):
         words = "needs spec.parallelism.pipeline 1, as groups of several pods have no STANDBY"
         raise SpecError(f"spec.lifecycle.{field} {words}; remove one of the two")
+    for field in ("tensor", "pipeline"):
+        if lifecycle.spare_engine and parallelism.get(field, 1) != 1:
+            words = "needs spec.parallelism.tensor 1 and spec.parallelism.pipeline 1, as ranks are started anew"
+            raise SpecError(f"spec.lifecycle.spareEngine {words}; remove one of the two")
 
 
 def _parse_model(spec: Raw, deployment: str) -> ModelSource:

@@ -80,6 +80,14 @@ def test_memory_on_cpu_leaves_the_cache_within_the_share_that_may_be_used():
     assert sized("1Gi", "cpu")["limits"] == {"memory": "4552Mi"}  # (1 + 1 + 2) GiB / 0.9
 
 
+@pytest.mark.parametrize(("device", "mebibytes"), [("cuda", (16 + 4) * 1024 + 512), ("cpu", 22187)])
+def test_a_spare_engine_has_memory_as_the_rest_of_both_processes(device, mebibytes):
+    found = resources(
+        model={"uri": "file:///model", "size": "16Gi"}, engine={"device": device}, lifecycle={"spareEngine": True}
+    )
+    assert found["limits"]["memory"] == f"{mebibytes}Mi"
+
+
 @pytest.mark.parametrize("given", [{"limits": {"memory": "5Gi"}}, {"requests": {"memory": "5Gi"}}])
 def test_explicit_memory_wins(given):
     model = {"uri": "file:///model", "size": "16Gi"}

@@ -160,6 +160,7 @@ def open_house(model_path):
         scripts=None,
         engine=None,
         tracer=None,
+        spare=None,
         **settings,
     ):
         engines, started, spawns = [InProcessEngine(script or Script())], [], Changes()
@@ -183,7 +184,8 @@ def open_house(model_path):
 
         keys = {"operator_key": public_key(Role.OPERATOR), "gateway_key": public_key(Role.GATEWAY)}
         settings = front_settings(**keys, **settings)
-        front = Front(settings, engine_settings(path, **(engine or {})), spawn_for, seams or COLD, tracer=tracer)
+        engine = engine_settings(path, **(engine or {}))
+        front = Front(settings, engine, spawn_for, seams or COLD, tracer=tracer, spare=spare)
         ports, stop = await front.start(), asyncio.Event()
         running = asyncio.create_task(front.run(stop))
         async with (

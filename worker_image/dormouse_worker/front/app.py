@@ -36,6 +36,7 @@ from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.restarts import RestartLimits
 from dormouse_worker.front.engine.sides import SpawnFor
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
+from dormouse_worker.front.engine.spare import SpareEngine
 from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
 from dormouse_worker.front.engine.supervisor import EngineKeeper
 from dormouse_worker.front.engine.swap import EngineSwap, Workshop
@@ -87,6 +88,7 @@ class Front:
         spawn_for: SpawnFor,
         seams: Seams | None = None,
         *,
+        spare: SpareEngine | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         """Read the model's files. Needs a running event loop. A bad model makes a FAILED worker.
@@ -103,6 +105,9 @@ class Front:
         read, without = (partial(how, settings, engine) for how in (self._read_edition, EngineConfig))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
+        self._spare = spare
+        if spare is not None:
+            spawn_for = spare.spawning(spawn_for)
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
         spawn_for, served = grants.spawning(spawn_for), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
@@ -134,6 +139,8 @@ class Front:
             await self._reading.hand_over(self.worker, self._keeper.start)
         else:
             self._tasks.append(asyncio.create_task(self._reading.hand_over_late(self.worker, self._keeper.start)))
+        if self._spare is not None:
+            self._tasks.append(asyncio.create_task(self._spare.keep(self.worker)))
         await self._grpc.start()
         fields = {"inference": ports.inference, "control": ports.control, "http": ports.http}
         logger.info("listening", extra={"fields": fields})

@@ -45,6 +45,17 @@ def worker_class_of(settings: EngineSettings, environ: Mapping[str, str], task: 
     return worker_class
 
 
+def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: bool) -> type[WorkerBase]:
+    """Import the class of this name and what it needs. Raises InvalidSettings. The environment must be set before.
+
+    A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
+    """
+    with lasting_objects():
+        if settings.worker_cls == "auto" and not is_quantized:
+            import_slim()
+        return resolve_worker_class(worker_class, settings.worker_extension_cls)
+
+
 class WorkerWrapper:
     """One rank. It has no worker before `init_worker`."""
 
@@ -64,14 +75,8 @@ class WorkerWrapper:
         environ.update(variables)
 
     def init_worker(self, *, is_quantized: bool = False) -> None:
-        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError.
-
-        A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
-        """
-        with lasting_objects():
-            if self._settings.worker_cls == "auto" and not is_quantized:
-                import_slim()
-            worker_class = resolve_worker_class(self._worker_class, self._settings.worker_extension_cls)
+        """Import the worker's class and build it. Raises InvalidSettings with its name, or its own WorkerError."""
+        worker_class = import_worker(self._settings, self._worker_class, is_quantized=is_quantized)
         try:
             self._worker = worker_class(self._settings, self._rank)
         except WorkerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FIRST_DELAY_S = 1.0  # doubles with every restart that the window remembers
+FIRST_DELAY_S = 1.0  # after the second death within the window; doubles with each further one. The first waits for none
 MAX_DELAY_S = 60.0
 _MAX_DOUBLINGS = 6  # beyond them the delay is MAX_DELAY_S anyway
 
@@ -42,6 +42,6 @@ class RestartBudget:
         self._times_s = [time_s for time_s in self._times_s if now_s - time_s < self._limits.window_s]
         if len(self._times_s) >= self._limits.max_restarts:
             return None
-        doublings = min(len(self._times_s), _MAX_DOUBLINGS)
+        earlier = len(self._times_s)
         self._times_s.append(now_s)
-        return float(min(FIRST_DELAY_S * 2**doublings, MAX_DELAY_S))
+        return float(min(FIRST_DELAY_S * 2 ** min(earlier - 1, _MAX_DOUBLINGS), MAX_DELAY_S)) if earlier else 0.0

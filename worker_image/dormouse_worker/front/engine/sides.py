@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dormouse_worker.common.ipc import EngineStatus, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.start import EngineStart
 
 
 class EngineProcess(Protocol):
@@ -21,6 +22,17 @@ class EngineProcess(Protocol):
 
     def last_words(self) -> str:
         """Return the last line that it wrote to standard error."""
+
+
+class WaitingProcess(EngineProcess, Protocol):
+    """An engine that was started ahead of its use, and waits."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has not ended, as far as is known."""
+
+    def begin(self, start: EngineStart) -> None:
+        """Have it serve. Once."""
 
 
 class EngineEvents(Protocol):
@@ -41,3 +53,4 @@ class EngineEvents(Protocol):
 
 Spawn = Callable[[Path], Awaitable[EngineProcess]]
 SpawnFor = Callable[[EngineSettings], Spawn]  # what starts an engine with these settings
+SpawnWaiting = Callable[[EngineSettings], Awaitable[WaitingProcess]]  # what starts one ahead, for these settings

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.start import EngineStart
 from dormouse_worker.front.engine.sides import Spawn, SpawnFor
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
@@ -68,18 +69,38 @@ def subprocess_spawner(argv: Sequence[str], environ: Mapping[str, str]) -> Spawn
         return lambda socket_path: spawn(settings, socket_path)
 
     async def spawn(settings: EngineSettings, socket_path: Path) -> SubprocessEngine:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            "--socket",
-            str(socket_path),
-            stdin=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environ),
-        )
+        process = await _start([*argv, "--socket", str(socket_path)], environ)
         hand_over(process, msgspec.json.encode(settings))
         return SubprocessEngine(process)
 
     return spawn_for
+
+
+class WaitingEngine(SubprocessEngine):
+    """A child process that imports what engines with some settings need, and waits to be told where to serve."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    def begin(self, start: EngineStart) -> None:
+        """Have it connect and serve. Once; one that has ended by now is told nothing."""
+        hand_over(self._process, msgspec.json.encode(start))
+
+
+async def spawn_waiting(argv: Sequence[str], environ: Mapping[str, str], settings: EngineSettings) -> WaitingEngine:
+    """Start `argv --wait`, which reads these settings as a line, and the start as the rest of its standard input."""
+    process = await _start([*argv, "--wait"], environ)
+    assert process.stdin is not None, "started with a pipe"
+    with contextlib.suppress(OSError, RuntimeError):
+        process.stdin.write(msgspec.json.encode(settings) + b"\n")
+    return WaitingEngine(process)
+
+
+async def _start(argv: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*argv, stdin=pipe, stderr=pipe, env=dict(environ))
 
 
 def hand_over(process: asyncio.subprocess.Process, words: bytes) -> None:

@@ -14,7 +14,7 @@ from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.flags.developer import add_developer_flags
-from dormouse_worker.front.flags.engine import check_grant_flags
+from dormouse_worker.front.flags.engine import check_grant_flags, check_spare_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
 from dormouse_worker.front.flags.serving import add_serving_flags
@@ -67,6 +67,7 @@ class FrontSettings:
     gateway_key: str  # the same of gateways
     place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
     lora_modules: tuple[tuple[str, str], ...] = ()  # names and absolute paths of adapters that are there from the start
+    spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
 
@@ -109,6 +110,7 @@ def _parse(
     engine = engine_settings(flags)
     check_group_flags(parser, flags)
     check_grant_flags(parser, flags)
+    check_spare_flags(parser, flags)
     check_lora_flags(parser, flags)
     return _front_settings(parser, flags, environ, engine.digest()), engine
 
@@ -136,6 +138,7 @@ def _front_settings(
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
         device_grants=flags.device_grants,
+        spare_engine=flags.spare_engine,
         enable_reflection=flags.enable_reflection,
         profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,
