@@ -5,6 +5,7 @@
     prefix      a shared prefix against vLLM and transformers, cold and the second time
     decode      64 sequences that only decode against vLLM
     startup     process start to first token, beside vLLM's
+    spare       serving again after a kill and after STANDBY, with a spare engine beside without
     memory      the most memory that all processes of a worker have, beside vLLM's
     kernels     our kernels for processors beside torch's operations and the machine's limits
     serve       our gRPC beside vLLM's own server at a rate; 64 streams; the front's cost per token message
@@ -49,6 +50,7 @@ from bench import (
     prefix,
     serve,
     sleep,
+    spare,
     speculation,
     startup,
     structured,
@@ -65,6 +67,7 @@ BENCHMARKS: dict[str, Measure] = {
     "prefix": prefix.measure,
     "decode": decode.measure,
     "startup": startup.measure,
+    "spare": spare.measure,
     "memory": memory.measure,
     "kernels": kernels.measure,
     "serve": serve.measure,

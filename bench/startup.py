@@ -86,19 +86,19 @@ def _start_vllm(name: str, model: Path, options: Options, console: Console) -> f
     if helper is None:
         return None
     with helper:
-        helper.run(Job((_request(name),)))
+        helper.run(Job((one_token(name),)))
         seconds = time.monotonic() - began_s
     console.print(f"  vLLM, {name}: {seconds:.2f} s", highlight=False)
     return seconds
 
 
-def _request(name: str) -> Request:
+def one_token(name: str) -> Request:
     """Return a request for one token."""
     return msgspec.structs.replace(make_workload("W2", vocab_size=SHAPES[name].vocab_size).requests[0], max_tokens=1)
 
 
 def _start(name: str, model: Path, options: Options, console: Console) -> Start:
-    message = to_message(_request(name))
+    message = to_message(one_token(name))
     began_s = time.monotonic()
     worker = Worker(model, flags=("--threads", str(options.threads)))
     try:

@@ -100,6 +100,16 @@ class Worker:
         request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
         self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
 
+    def sleep(self, level: int) -> None:
+        """Have it sleep once nothing runs."""
+        request = control.SleepRequest(epoch=EPOCH, level=level)
+        self._control.Sleep(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+
+    def wake_up(self) -> None:
+        """Have it wake; from STANDBY it has to be opened again."""
+        request = control.WakeUpRequest(epoch=EPOCH)
+        self._control.WakeUp(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+
     def open(self) -> None:
         """Wait until the worker was profiled and make it READY."""
         for status in self.statuses():
