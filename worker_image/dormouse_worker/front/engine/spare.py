@@ -125,7 +125,9 @@ class _Spare:
 
 def _is_at_rest(worker: Worker) -> bool:
     is_settled = worker.board.state in AT_REST and not worker.swapping_to and not worker.is_ending
-    return is_settled and not worker.losses.is_gpu_unhealthy and not isinstance(worker.served.edition.model, WorkerError)
+    return (
+        is_settled and not worker.losses.is_gpu_unhealthy and not isinstance(worker.served.edition.model, WorkerError)
+    )
 
 
 def _imports(settings: EngineSettings) -> EngineSettings:
