@@ -21,6 +21,7 @@ from bench.options import Options, main
 from bench.results import AtMost, Row
 from bench.startup import one_token
 from bench.worker import Worker
+from dormouse_api.v1 import inference_pb2 as pb
 
 QUIET_S = 1.0  # without any work: it waits
 MIB = 1 << 20
@@ -60,7 +61,7 @@ def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
     ]
 
 
-def _until_token(worker: Worker, message: object, begin: Callable[[], object] = lambda: None) -> float:
+def _until_token(worker: Worker, message: pb.GenerateRequest, begin: Callable[[], object] = lambda: None) -> float:
     """Begin, agree with the engine that comes, ask for a token; return the seconds."""
     began_s = time.monotonic()
     begin()
