@@ -79,6 +79,7 @@ def test_a_killed_engine_comes_back_from_the_spare_which_had_imported_everything
     before = worker.greedy([1, 2, 3], 8)
     engine, spare = worker.engines(2)
     os.kill(engine, signal.SIGKILL)
+    worker.until(lambda status: status.engine_failures == 1)
     worker.start()
     assert worker.greedy([1, 2, 3], 8) == before
     assert worker.engines(2)[0] == spare, "it serves, and another one waits"

@@ -119,10 +119,10 @@ async def test_one_that_dies_awake_is_started_again_under_its_grant(open_house):
     async with open_house(**COLD, seams=seams, max_engine_restarts=1) as house:
         await rise(house)
         house.engine.die(-9)
-        await time.until_nap(1.0)
+        await time.until_nap(0.0)
         refused = await house.refusal(house.operate("RevokeDevice", slot_epoch=8))
         assert "holds memory" in refused.details(), "another one is about to"
-        time.advance(1.0)
+        time.advance(0.0)
         await house.until_spawned(2)
         assert (await house.make_ready()).state == READY
         assert house.started[1] == house.started[0]

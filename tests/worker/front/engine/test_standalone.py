@@ -20,8 +20,8 @@ async def test_it_allocates_what_it_reported_and_serves_and_says_so_once(open_ho
         assert CommandRequest(1, InitializeCache(100, 2)) in house.engine.engine.received
         assert (await house.collect("hi"))[-1].finish_reason
         house.engine.die(-9)
-        await time.until_nap(1.0)
-        time.advance(1.0)
+        await time.until_nap(0.0)
+        time.advance(0.0)
         await house.until_state(State.READY)
         assert (await house.collect("hi"))[-1].finish_reason
     shown = capsys.readouterr().out

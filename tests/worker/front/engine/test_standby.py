@@ -241,10 +241,10 @@ async def test_an_engine_that_died_is_not_started_again_once_it_is_not_wanted(op
     seams = Seams(clock=time, sleep=time.sleep, warms_templates=False)
     async with open_house(seams=seams, max_engine_restarts=3) as house:
         house.engine.die(-9)
-        await time.until_nap(1.0)  # until the next start
+        await time.until_nap(0.0)  # until the next start
         assert (await stand_by(house)).state == STANDBY
         time.advance(WATCH_PERIOD_S)
-        time.advance(1.0)
+        time.advance(0.0)
         assert (await wake(house)).state == READY
         assert len(house.engines) == 2
         assert 'dormouse_engine_restarts_total{model_name="tiny"} 0.0' in (await house.http("/metrics"))[1]

@@ -70,11 +70,11 @@ async def test_an_old_engine_that_died_asleep_is_started_again_only_if_the_swap_
         await house.until_spawned(2)
         await old_engine_dies(house)
         assert (await house.http("/healthz"))[0] == 200
-        assert not time.is_napping(1.0), "nobody waits to start it beside the new one"
+        assert not time.is_napping(0.0), "nobody waits to start it beside the new one"
         house.engine.die(-9)
         assert "the engine before died meanwhile and is started again" in (await house.refusal(swapping)).details()
-        await time.until_nap(1.0)
-        time.advance(1.0)
+        await time.until_nap(0.0)
+        time.advance(0.0)
         assert (await house.make_ready()).settings_digest == "digest"
         assert await house.tokens() == [1, 2, 3, 1]
         assert len(house.engines) == 3
@@ -89,7 +89,7 @@ async def test_an_old_engine_that_died_asleep_does_not_hinder_the_new_one(keep, 
         assert (await swapping).state == PROFILED
         await house.make_ready()
         assert await house.tokens() == [11, 12, 11, 12]
-        assert (len(house.engines), time.is_napping(1.0)) == (2, False)
+        assert (len(house.engines), time.is_napping(0.0)) == (2, False)
 
 
 async def test_the_worker_counts_as_alive_while_the_old_engine_is_silent_during_a_swap(keep, time, other):
@@ -111,8 +111,8 @@ async def test_a_swapped_engine_that_dies_is_started_again_with_its_own_settings
         await house.swap(other, RESTARTS)
         await house.make_ready()
         house.engine.die(-9)
-        await time.until_nap(1.0)
-        time.advance(1.0)
+        await time.until_nap(0.0)
+        time.advance(0.0)
         assert (await house.make_ready()).settings_digest == "other digest"
         assert await house.tokens() == [11, 12, 11, 12]
 
