@@ -39,6 +39,7 @@ OTHERWISE = {
     "--log-level": "DEBUG",
     "--master-port": "8",
     "--device-grants": None,
+    "--spare-engine": None,
     "--lora-modules": "sql=/adapters/sql",
 }
 ENVIRONMENTAL = {

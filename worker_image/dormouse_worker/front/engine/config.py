@@ -30,6 +30,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "engine_restart_window_s": "--engine-restart-window",
         "standalone": "--standalone",
         "device_grants": "--device-grants",
+        "spare_engine": "--spare-engine",
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "lora_modules": "--lora-modules",
