@@ -13,6 +13,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
     adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot
@@ -48,6 +49,7 @@ from bench import (
     memory,
     pools,
     prefix,
+    quantized,
     serve,
     sleep,
     spare,
@@ -82,6 +84,7 @@ BENCHMARKS: dict[str, Measure] = {
     "pools": pools.measure,
     "adapters": adapters.measure,
     "adapter_offers": adapter_offers.measure,
+    "quantized": quantized.measure,
     "adapter_routing": adapter_routing.measure,
 }
 

@@ -21,7 +21,7 @@ PEERS = ("vllm", "transformers")
 WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were slower in every measurement
 OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
-IN_PARTS = frozenset({"serve", "speculation"})  # measured in parts: rows that a run does not have stay in the file
+IN_PARTS = frozenset({"quantized", "serve", "speculation"})  # in parts: rows that a run does not have stay in the file
 
 
 @dataclass(frozen=True, slots=True)

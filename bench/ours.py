@@ -1,7 +1,7 @@
-"""Our engine in a process of its own: `python -m bench.ours MODEL_DIR THREADS`, see `helpers`. No front, no gRPC.
+"""Our engine in a process of its own: `python -m bench.ours MODEL_DIR THREADS [QUANTIZATION]`, see `helpers`.
 
-The engine's own loop runs as in a worker, with the worker of processors; in the socket's place messages are handed over
-as they are. So is vLLM measured: by the caller of its engine.
+No front, no gRPC. The engine's own loop runs as in a worker, with the worker of processors; in the socket's place
+messages are handed over as they are. So is vLLM measured: by the caller of its engine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from os import environ
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
 from bench.helpers import Job, answer_lines
 from bench.peer_env import KV_CACHE_GIB
@@ -132,7 +132,10 @@ class Engine:
         self._loop.turn()
 
 
-def settings_of(model_dir: str, threads: int) -> EngineSettings:
+Quantization = Literal["none", "int8", "int4"]
+
+
+def settings_of(model_dir: str, threads: int, quantization: Quantization = "none") -> EngineSettings:
     """Return a worker's defaults, with as much cache as the peer has."""
     return EngineSettings(
         model=model_dir,
@@ -140,13 +143,14 @@ def settings_of(model_dir: str, threads: int) -> EngineSettings:
         memory_limit_bytes=MEMORY_LIMIT_BYTES,
         kv_cache_memory_bytes=KV_CACHE_GIB << 30,
         threads=threads,
+        quantization=quantization,
     )
 
 
 def main() -> None:
     """Answer jobs until standard input ends."""
-    model_dir, threads = sys.argv[1], int(sys.argv[2])
-    engine = Engine(settings_of(model_dir, threads))
+    model_dir, threads, *rest = sys.argv[1:]
+    engine = Engine(settings_of(model_dir, int(threads), cast("Quantization", rest[0] if rest else "none")))
     print(f"[bench] ours computes with: {engine.compute_path}", file=sys.stderr, flush=True)
     answer_lines(engine.run)
 

@@ -53,7 +53,7 @@ OTHER = {  # a value that is not the default
     "swap_space_bytes": "2Mi",
     "enable_prefix_caching": False,
     "load_format": "dummy",
-    "quantization": "int8",
+    "quantization": "int4",
     "speculation_method": "ngram",
     "num_speculative_tokens": 5,
     "cuda_graphs": False,

@@ -132,6 +132,8 @@ def _header(header, length=None):
         (_write("config.json", b"{"), "config.json: not readable as JSON"),
         (_write("config.json", b"\xff"), "config.json: not readable as JSON"),
         (_write("config.json", b"[]"), "config.json: holds list, a JSON object is needed"),
+        (_write("config.json", b'{"architectures": 5}'), "config.json: architectures is 5, a list of names is needed"),
+        (_write("config.json", b'{"architectures": [5]}'), r"config.json: architectures is \[5\], a list of names"),
         (lambda directory: (directory / "model.safetensors").unlink(), "neither model.safetensors nor"),
         (_truncate, "truncated or damaged: .* bytes, its header needs"),
         (_lengthen, "truncated or damaged"),

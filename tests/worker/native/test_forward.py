@@ -265,18 +265,20 @@ def rounding(decoder):
     return replace(decoder, layers=tuple(map(of_layer, decoder.layers)), head=Rounding(decoder.head))
 
 
+@pytest.mark.parametrize("method", ["int8", "int4"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_of_8_bits_are_computed_as_torch_does_with_rounded_rows(kernels, tmp_path, tied):
+def test_weights_of_fewer_bits_are_computed_as_torch_does_with_rounded_rows(kernels, tmp_path, tied, method):
     directory = write_tiny_model(tmp_path, "qwen2", tie_word_embeddings=tied, **SHAPES["as a real one"])
-    model = load_with(kernels, directory, quantization="int8")
+    model = load_with(kernels, directory, quantization=method)
     ours = logits_of(model, NativeBackend(kernels=kernels))
     in_torch = logits_of(replace(model, lean=rounding(model.lean)), SdpaBackend())
     assert (ours - in_torch).norm() < 0.01 * in_torch.norm()  # a number between two may be rounded either way
 
 
+@pytest.mark.parametrize("method", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["", *SHAPES])
-def test_weights_of_8_bits_give_a_row_the_same_bits_in_any_chunks(kernels, models, name):
-    model, backend = load_with(kernels, models("llama", name), quantization="int8"), NativeBackend(kernels=kernels)
+def test_weights_of_fewer_bits_give_a_row_the_same_bits_in_any_chunks(kernels, models, name, method):
+    model, backend = load_with(kernels, models("llama", name), quantization=method), NativeBackend(kernels=kernels)
     whole = raw_logits(model, backend, chunks=(20,))
     for chunks in ((17, 1, 1, 1), (1, 19), (5, 15)):
         assert (raw_logits(model, backend, chunks=chunks) == whole).all()

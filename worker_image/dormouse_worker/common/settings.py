@@ -43,10 +43,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         _flag("dummy = random weights, nothing is read; sharded_state = what SaveShardedState wrote"),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "int8"],
+        Literal["none", "int8", "int4"],
         _flag(
-            "how plain weights are rounded while they are loaded: int8 = to 8 bits, with a scale for each output "
-            "(default none = they are as the files have them)"
+            "how plain weights are rounded while they are loaded: int8 = to 8 bits, with a scale for each output; int4 "
+            "= to 4 bits, with one for each 64 inputs, the head to 8 (default none = they are as the files have them)"
         ),
     ] = "none"
     model_impl: Annotated[

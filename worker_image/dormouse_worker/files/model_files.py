@@ -42,6 +42,7 @@ def check_model_files(path: Path, load_format: str, layout: Layout | None = None
         raise ModelNotFound(f"{path}: no such directory; check spec.model.uri and that its volume holds the model")
     config = _read_object(path / "config.json")
     check_sizes(path / "config.json", config)
+    _check_architectures(path / "config.json", config.get("architectures"))
     if load_format == "dummy":
         return ModelFiles(path, config, ())
     if load_format == "sharded_state":
@@ -51,6 +52,13 @@ def check_model_files(path: Path, load_format: str, layout: Layout | None = None
     weight_files = _find_weight_files(path)
     tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}
     return ModelFiles(path, config, weight_files, tensors)
+
+
+def _check_architectures(file: Path, names: object) -> None:
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ModelInvalid(
+            f"{file}: architectures is {str(names)[:80]}, a list of names is needed; copy config.json again"
+        )
 
 
 def _find_weight_files(path: Path) -> tuple[Path, ...]:

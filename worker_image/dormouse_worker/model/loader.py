@@ -35,7 +35,7 @@ from dormouse_worker.model.lean.native import NativeDecoder, build_native
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
-from dormouse_worker.model.quantized.modules import computed_dtype
+from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
@@ -63,7 +63,7 @@ class LoadedModel:
     layout: Layout  # which part of the model it is
     num_parameters: int  # of the whole model
     adapters: AdapterStore | None = None  # the memory of LoRA adapters; None = there are none
-    quantization: str = NONE  # how its weights were rounded while they were loaded
+    quantization: str = NONE  # how the weights of its linear maps lie
 
     @property
     def weights_bytes(self) -> int:
@@ -171,7 +171,7 @@ def _complete(
     else:
         native = build_native(lean, specs, load_kernels(), adapters)
     if settings.compile_sizes:
-        lean = _compile(lean, native, settings)
+        lean = _compile(lean, native, settings, name_of_format(module))
     return LoadedModel(
         module=module,
         lean=lean if isinstance(lean, LeanDecoder) else None,
@@ -186,11 +186,13 @@ def _complete(
         layout=layout,
         num_parameters=weights.num_parameters,
         adapters=adapters,
-        quantization=settings.quantization,
+        quantization=name_of_format(module) or NONE,
     )
 
 
-def _compile(lean: LeanDecoder | Unfit, native: NativeDecoder | Unfit, settings: EngineSettings) -> LeanDecoder | Unfit:
+def _compile(
+    lean: LeanDecoder | Unfit, native: NativeDecoder | Unfit, settings: EngineSettings, stored_as: str | None
+) -> LeanDecoder | Unfit:
     """Return the forward pass with compiled layers. Raises InvalidSettings where there is none to compile."""
     if isinstance(lean, Unfit):
         raise InvalidSettings(
@@ -200,9 +202,9 @@ def _compile(lean: LeanDecoder | Unfit, native: NativeDecoder | Unfit, settings:
     if isinstance(native, NativeDecoder) and settings.attention_backend in (AUTO, NativeBackend.name):
         logger.info("compile_sizes has no effect: kernels of ours compute (%s)", native.name)
         return lean
-    if settings.quantization != NONE:
+    if stored_as is not None:
         raise InvalidSettings(
-            f"compile_sizes are {settings.compile_sizes}, and layers of quantization {settings.quantization} are not "
+            f"compile_sizes are {settings.compile_sizes}, and layers of quantization {stored_as} are not "
             "compiled; leave one of them out"
         )
     compiled, report = compile_layers(lean, settings.compile_sizes, settings.profile_cache)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 8
+VERSION = 9
 FLOAT32, BFLOAT16 = 0, 1
-PLAIN, INT8 = 0, 1
+PLAIN, INT8, INT4, W4_1, W4_4 = range(5)
 LATE = 1
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend
 SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> whether all ranks came

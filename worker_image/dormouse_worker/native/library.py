@@ -101,6 +101,10 @@ class Kernels:
         """
         return bool(self._library.dm_are_finite(self._handle, data, num_bytes, size_bytes, exponent))
 
+    def round_rows(self, rows: int, out: int, scales: int, *, num_rows: int, columns: int) -> None:
+        """Round finite float32 rows to 4 bits, as `quantized.int4` defines it. To be called as `checksum` may be."""
+        self._library.dm_round_rows(self._handle, rows, num_rows, columns, out, scales)
+
     def shared_bytes(self, num_ranks: int) -> int:
         """Return the bytes of the memory, zeros at first, that so many ranks of a stage share."""
         return int(self._library.dm_shared_bytes(num_ranks))
@@ -170,6 +174,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_sample": (None, [c_void_p, sample]),
         "dm_checksum": (c_uint64, [c_void_p, c_void_p, c_int64, c_int64]),
         "dm_are_finite": (c_int64, [c_void_p, c_void_p, c_int64, c_int64, c_uint64]),
+        "dm_round_rows": (None, [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
         "dm_shared_bytes": (c_int64, [c_int64]),
         "dm_sum_up": (c_int64, [stage, c_void_p, c_int64]),
         "dm_gather": (c_int64, [stage, c_void_p, c_int64, c_int64, c_void_p]),

@@ -141,9 +141,9 @@ KINDS = {  # name → (what config.json says, the maker)
 }
 
 
-def quantize_model(directory: Path, kind: str):
+def quantize_model(directory: Path, kind: str, kinds=KINDS):
     """Rewrite a tiny model's projections in this kind; return the plain weights that it has now, by name."""
-    said, make = KINDS[kind]
+    said, make = kinds[kind]
     file = directory / "model.safetensors"
     tensors, plain = {}, {}
     for name, tensor in load_file(file).items():

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.quantized.convert import MOST_INPUTS, convert
+from dormouse_worker.model.quantized.convert import MOST_INPUTS, Replaced, convert
+from dormouse_worker.model.quantized.formats import INT4, INT8
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.weights.layout import Slot
 
@@ -27,7 +28,9 @@ def test_the_widest_map_is_taken_and_one_that_is_wider_is_refused():
     with torch.device("meta"):
         model = model_of(up=nn.Linear(MOST_INPUTS, 2))
         wide = model_of(first=nn.Linear(4, 4), down=nn.Linear(MOST_INPUTS + 1, 2))
-    assert convert(model, "int8") == {"up.weight": Slot("up.weight", 0, (2, MOST_INPUTS), torch.float32)}
+    assert convert(model, "int8") == {
+        "up.weight": Replaced(Slot("up.weight", 0, (2, MOST_INPUTS), torch.float32), INT8)
+    }
     with pytest.raises(
         InvalidSettings,
         match=r"^quantization is int8, which down cannot have: it has 65537 inputs, and 65536 are the most; set",
@@ -47,6 +50,19 @@ def test_a_head_that_is_tied_to_an_embedding_which_does_more_than_look_up_stays_
     model = nn.ModuleDict({"embedding": embedding, "up": nn.Linear(3, 5), "head": head})
     assert convert(model, "int8").keys() == {"up.weight"}
     assert (type(model["up"]), model["head"].weight) == (QuantizedLinear, model["embedding"].weight)
+
+
+def test_of_4_bits_the_head_has_8():
+    class Model(nn.ModuleDict):
+        def get_output_embeddings(self):
+            return self.head
+
+    model = Model({"up": nn.Linear(3, 5), "head": nn.Linear(3, 4)})
+    assert {name: found.format for name, found in convert(model, "int4").items()} == {
+        "up.weight": INT4,
+        "head.weight": INT8,
+    }
+    assert (model["up"].weight.shape, model["head"].weight.shape) == ((5, 66), (4, 3))
 
 
 def test_two_maps_of_one_weight_share_its_numbers():

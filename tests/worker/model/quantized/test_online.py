@@ -7,12 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.int8 import quantize_rows
+from dormouse_worker.model.quantized.convert import Replaced
+from dormouse_worker.model.quantized.formats import INT4, INT8
 from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.weights.layout import Slot
 
 ROWS, COLUMNS = 700, 60
-NUMBERS, SCALES = Slot("a.weight", 0, (ROWS, COLUMNS), torch.uint8), Slot("a.weight_scale", 0, (ROWS,), torch.float32)
+PLAIN = Slot("a.weight", 0, (ROWS, COLUMNS), torch.bfloat16)
+SCALES = Slot("a.weight_scale", 0, (ROWS,), torch.float32)
 BIAS = Slot("a.bias", 0, (ROWS,), torch.bfloat16)
 
 
@@ -46,9 +48,18 @@ def plain():
     return PlainSource()
 
 
+def numbers_of(stored_as):
+    return Slot("a.weight", 0, (ROWS, stored_as.row_bytes(COLUMNS)), torch.uint8)
+
+
+@pytest.fixture(params=[INT8, INT4], ids=repr)
+def stored_as(request):
+    return request.param
+
+
 @pytest.fixture
-def online(plain):
-    return OnlineSource(plain, {"a.weight": Slot("a.weight", 0, (ROWS, COLUMNS), torch.bfloat16)})
+def online(plain, stored_as):
+    return OnlineSource(plain, {"a.weight": Replaced(PLAIN, stored_as)})
 
 
 def read_all(source, slots, piece):
@@ -64,13 +75,13 @@ def read_all(source, slots, piece):
     return found
 
 
-@given(st.integers(1, ROWS * COLUMNS // 4).map(lambda fours: fours * 4), st.booleans())
-def test_every_piece_has_its_part_of_the_numbers_whatever_comes_first(piece, scales_first):
+@given(st.integers(1, ROWS * COLUMNS // 4).map(lambda fours: fours * 4), st.booleans(), st.sampled_from((INT8, INT4)))
+def test_every_piece_has_its_part_of_the_numbers_whatever_comes_first(piece, scales_first, stored_as):
     plain = PlainSource()
-    online = OnlineSource(plain, {"a.weight": Slot("a.weight", 0, (ROWS, COLUMNS), torch.bfloat16)})
-    slots = [SCALES, NUMBERS] if scales_first else [NUMBERS, SCALES]
+    online = OnlineSource(plain, {"a.weight": Replaced(PLAIN, stored_as)})
+    slots = [SCALES, numbers_of(stored_as)] if scales_first else [numbers_of(stored_as), SCALES]
     found = dict(zip((slot.name for slot in slots), read_all(online, slots, max(piece, 400)), strict=True))
-    numbers, scales = quantize_rows(plain.weight)
+    numbers, scales = stored_as.quantize_rows(plain.weight)
     assert torch.equal(found["a.weight"], numbers.view(-1))
     assert torch.equal(found["a.weight_scale"].view(torch.float32), scales)
 
@@ -80,10 +91,11 @@ def test_what_is_no_weight_is_read_as_it_is(plain, online):
     assert torch.equal(bias.view(torch.bfloat16), plain.bias)
 
 
-def test_a_weight_is_read_once_for_its_numbers_and_scales(plain, online):
-    read_all(online, [NUMBERS, SCALES], ROWS * COLUMNS)
+def test_a_weight_is_read_once_for_its_numbers_and_scales(plain, online, stored_as):
+    numbers = numbers_of(stored_as)
+    read_all(online, [numbers, SCALES], numbers.num_bytes)
     assert plain.num_read == plain.weight.nbytes
-    read_all(online, [NUMBERS, SCALES], ROWS * COLUMNS)
+    read_all(online, [numbers, SCALES], numbers.num_bytes)
     assert plain.num_read == 2 * plain.weight.nbytes
 
 

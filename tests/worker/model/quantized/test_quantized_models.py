@@ -15,7 +15,6 @@ from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.pooling.loader import load_pooler
-from dormouse_worker.model.quantized.int8 import quantize_rows
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from dormouse_worker.model.weights.sharded import save_sharded_state
@@ -24,6 +23,7 @@ from tests.worker.model.test_lean import assert_the_same
 
 # Biases of some, projections that are joined for our pass, fused ones, and a head with another name.
 KINDS = ("qwen2", "llama", "phi3", "gpt_neox")
+METHODS = ("int8", "int4")
 DEVICES = {"fake": FakeDevice, "cpu": lambda: CpuDevice(Host())}
 
 
@@ -51,15 +51,16 @@ def assert_equal(tensors, others):
     assert not [name for name in tensors if not torch.equal(tensors[name], others[name])]
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("architecture", "device"), [*((kind, "cpu") for kind in KINDS), ("qwen2", "fake")])
-def test_each_linear_map_has_the_numbers_of_its_plain_weight(load_from, tiny_model, architecture, device):
+def test_each_linear_map_has_the_numbers_of_its_plain_weight(load_from, tiny_model, architecture, device, method):
     plain = load_from(tiny_model(architecture), DEVICES[device](), quantization="none")
-    quantized = load_from(tiny_model(architecture), DEVICES[device]())
+    quantized = load_from(tiny_model(architecture), DEVICES[device](), quantization=method)
     names = [name for name, part in plain.module.named_modules() if type(part) is nn.Linear]
     assert len(names) > 4
     for name in names:
         made = quantized.module.get_submodule(name)
-        numbers, scales = quantize_rows(plain.module.get_submodule(name).weight)
+        numbers, scales = made.format.quantize_rows(plain.module.get_submodule(name).weight)
         assert torch.equal(made.weight, numbers)
         assert torch.equal(made.weight_scale, scales)
     assert quantized.info.num_parameters == plain.info.num_parameters
@@ -67,9 +68,11 @@ def test_each_linear_map_has_the_numbers_of_its_plain_weight(load_from, tiny_mod
     assert quantized.weights_bytes < plain.weights_bytes
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("architecture", "tied"), [("qwen2", True), ("qwen3", False), ("cwm", False)])
-def test_our_pass_says_what_the_modules_say(load_from, tmp_path, architecture, tied):
-    assert_the_same(load_from(write_tiny_model(tmp_path, architecture, tie_word_embeddings=tied)))
+def test_our_pass_says_what_the_modules_say(load_from, tmp_path, architecture, tied, method):
+    directory = write_tiny_model(tmp_path, architecture, tie_word_embeddings=tied)
+    assert_the_same(load_from(directory, quantization=method))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -93,10 +96,11 @@ def test_our_pass_has_views_of_the_modules_tensors(load_from, tiny_model):
     assert {tensor.untyped_storage().data_ptr() for tensor in find_tensors(model.lean.layers)} <= own
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("level", [1, 2])
-def test_every_sleep_brings_the_same_numbers_back(load_from, tiny_model, device, level):
-    model = load_from(tiny_model("llama"), DEVICES[device]())
+def test_every_sleep_brings_the_same_numbers_back(load_from, tiny_model, device, level, method):
+    model = load_from(tiny_model("llama"), DEVICES[device](), quantization=method)
     before = snapshot(model)
     model.weights.save(level)
     model.weights.drop()
@@ -114,10 +118,11 @@ def test_random_weights_are_quantized_too(load_from, tiny_model):
     assert first.module.lm_head.weight.dtype == torch.uint8
 
 
-def test_what_was_saved_is_what_is_loaded(load_from, tiny_model, tmp_path):
-    first = load_from(tiny_model("qwen2"))
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_saved_is_what_is_loaded(load_from, tiny_model, tmp_path, method):
+    first = load_from(tiny_model("qwen2"), quantization=method)
     save_sharded_state(first.weights, tiny_model("qwen2"), tmp_path / "saved")
-    second = load_from(tmp_path / "saved", load_format="sharded_state")
+    second = load_from(tmp_path / "saved", load_format="sharded_state", quantization=method)
     assert_equal(snapshot(second), snapshot(first))
     with pytest.raises(ModelInvalid, match="weight_scale is in the sharded state, but has no place"):
         load_from(tmp_path / "saved", load_format="sharded_state", quantization="none")
@@ -175,12 +180,13 @@ def test_a_weight_that_is_not_finite_is_refused_where_it_stands(load_from, tmp_p
         load_from(tmp_path)
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("backend", ["native", "sdpa"])
-def test_the_path_names_the_format(load_from, tiny_model, backend):
-    model = load_from(tiny_model("llama"))
+def test_the_path_names_the_format(load_from, tiny_model, backend, method):
+    model = load_from(tiny_model("llama"), quantization=method)
     path = describe_path(model, backend)
     assert path == (
-        f"native {model.native.name} int8"
+        f"native {model.native.name} {method}"
         if backend == "native"
-        else "lean int8 made plain in each pass, attention sdpa; not native: attention is not"
+        else f"lean {method} made plain in each pass, attention sdpa; not native: attention is not"
     )

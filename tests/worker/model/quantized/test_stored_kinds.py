@@ -70,6 +70,13 @@ def test_a_group_that_is_not_there_is_refused(group, named):
         Gptq(4, 16, 1).rows_of(parts, 0, 8, 48)
 
 
+def test_a_zero_of_15_is_written_less_one_as_all_bits_and_is_one_of_0():
+    """As others read it: of GPTQ's first format, zero plus one takes four bits."""
+    parts, _ = gptq(torch.randn(8, 48))
+    parts["qzeros"].fill_(-1)
+    assert Gptq(4, 16, 1).grouped_rows(parts, 0, 8, 48).zeros.unique().tolist() == [0]
+
+
 def test_an_order_that_is_left_out_is_the_plain_one():
     parts, plain = gptq(torch.randn(8, 48))
     del parts["g_idx"]

@@ -19,7 +19,6 @@ from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.quantized.formats import Format
-from dormouse_worker.model.quantized.rotation import rotate
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
 
@@ -47,11 +46,10 @@ class Linear:
         return out if adapters is None or self.lora is None else adapters.add(out, rows, self.lora)
 
     def _operands(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is multiplied: a weight of fewer bits is expanded, and lies rotated."""
+        """Return what is multiplied: a weight of fewer bits is expanded, and may lie rotated."""
         if self.format is None or self.scale is None:
             return rows, self.weight
-        plain = self.format.expand(self.weight, self.scale, rows.shape[-1])
-        return rotate(rows).to(rows.dtype), plain.to(rows.dtype)
+        return self.format.operands(rows, self.weight, self.scale)
 
 
 @dataclass(frozen=True, slots=True)

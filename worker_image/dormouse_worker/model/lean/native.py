@@ -26,11 +26,12 @@ from dormouse_worker.model.lean.exchange import Exchange
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.layers import gather_logits
 from dormouse_worker.model.parallel.shards import Vocabulary
+from dormouse_worker.model.quantized.formats import INT4, INT8, KEPT
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
 
-FORMATS = {"int8": abi.INT8}  # by the name of `quantized.formats`
+FORMATS = {INT8.name: abi.INT8, INT4.name: abi.INT4, KEPT[1].name: abi.W4_1, KEPT[4].name: abi.W4_4}
 MAX_STARTS = 4  # of `abi.Lora`
 
 

@@ -1,48 +1,78 @@
 """Puts quantized modules in the place of a model's linear maps, before the weights have memory.
 
-All linear maps of the layers and the head are quantized. An embedding that shares its weight with the head shares its
-numbers; one of its own stays as it is: nothing is multiplied with it, a token reads one row.
+All linear maps of the layers and the head are quantized; the head to 8 bits at least, for every token is chosen by its
+numbers. An embedding that shares its weight with the head shares its numbers; one of its own stays as it is: nothing is
+multiplied with it, a token reads one row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.quantized.formats import FORMATS
+from dormouse_worker.model.quantized.formats import FORMATS, INT8, Format, OnlineFormat
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear
 from dormouse_worker.model.weights.layout import Slot
 
 MOST_INPUTS = 1 << 16  # whose products of 8 bits a sum of 32 bits holds
 
 
-def convert(module: Any, method: str) -> Mapping[str, Slot]:
-    """Replace what is to be quantized; return the plain tensor that was in each place, by the name of the weight.
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What is in the place of a plain tensor."""
+
+    plain: Slot
+    format: OnlineFormat
+
+
+def convert(module: Any, method: str) -> Mapping[str, Replaced]:
+    """Replace what is to be quantized; return what was replaced, by the name of the weight.
 
     Raises InvalidSettings, naming the part, for a model with matrices that are neither linear maps nor embeddings.
     """
     for name, why in _misfits(module):
         raise InvalidSettings(f"quantization is {method}, which {name} {why}; set quantization to none")
     made: dict[int, QuantizedLinear] = {}  # by the plain weight
-    plain: dict[str, Slot] = {}
+    replaced: dict[str, Replaced] = {}
+    head_weight = _head_weight(module)
     kept = []  # plain weights, which give the identities
     for path, part in list(module.named_modules()):
         if type(part) is not nn.Linear or _is_tied_oddly(module, part):
             continue
         kept.append(part.weight)
-        plain[f"{path}.weight"] = Slot(f"{path}.weight", 0, tuple(part.weight.shape), part.weight.dtype)
-        quantized = QuantizedLinear(part, FORMATS[method])
+        chosen = INT8 if part.weight is head_weight else FORMATS[method]
+        replaced[f"{path}.weight"] = Replaced(_slot(path, part.weight), chosen)
+        quantized = QuantizedLinear(part, chosen)
         first = made.setdefault(id(part.weight), quantized)
         quantized.weight, quantized.weight_scale = first.weight, first.weight_scale
         module.set_submodule(path, quantized)
     for path, part in list(module.named_modules()):
         if type(part) is nn.Embedding and id(part.weight) in made:
-            plain[f"{path}.weight"] = Slot(f"{path}.weight", 0, tuple(part.weight.shape), part.weight.dtype)
+            chosen = INT8 if part.weight is head_weight else FORMATS[method]
+            replaced[f"{path}.weight"] = Replaced(_slot(path, part.weight), chosen)
             module.set_submodule(path, QuantizedEmbedding(part, made[id(part.weight)]))
-    return plain
+    return replaced
+
+
+def keep(module: Any, formats: Mapping[str, Format]) -> None:
+    """Put maps in place whose numbers are kept as a checkpoint has them, by the names of their weights."""
+    for name, stored_as in formats.items():
+        path = name.removesuffix(".weight")
+        module.set_submodule(path, QuantizedLinear(module.get_submodule(path), stored_as))
+
+
+def _slot(path: str, weight: Any) -> Slot:
+    return Slot(f"{path}.weight", 0, tuple(weight.shape), weight.dtype)
+
+
+def _head_weight(module: Any) -> Any:
+    """Return the weight of what computes logits, if transformers knows which it is."""
+    find = getattr(module, "get_output_embeddings", None)
+    return getattr(find(), "weight", None) if find is not None else None
 
 
 def _misfits(module: Any) -> Iterator[tuple[str, str]]:

@@ -9,33 +9,68 @@ from types import MappingProxyType
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.quantized import int8
+from dormouse_worker.model.quantized import grouped, int4, int8
 from dormouse_worker.model.quantized.rotation import rotate
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way. All keep rotated weights (see `rotation`)."""
+    """One way."""
 
     name: str
     row_bytes: Callable[[int], int]  # of a row of so many columns
-    quantize_rows: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # [n, in] -> uint8 [n, bytes], float [n]
-    expand: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # of both, with in -> rotated float32 [n, in]
+    expand: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # uint8 [n, bytes], float [n], in -> [n, in]
+    is_rotated: bool  # rows are multiplied with what is expanded once they are rotated (see `rotation`)
 
     def __repr__(self) -> str:
-        return f"Format({self.name})"
+        return f"{type(self).__name__}({self.name})"
+
+    def operands(
+        self, rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is to be multiplied for rows [..., in] and a map, in the rows' type, on any device."""
+        plain = self.expand(weight, scale, rows.shape[-1]).to(rows.dtype)
+        return rotate(rows).to(rows.dtype) if self.is_rotated else rows, plain
 
     def multiply(
         self, rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Return rows [..., in] times a map [..., out], in the rows' type, on any device."""
-        plain = self.expand(weight, scale, rows.shape[-1])
-        return functional.linear(rotate(rows).to(rows.dtype), plain.to(rows.dtype), bias)
+        return functional.linear(*self.operands(rows, weight, scale), bias)
 
     def dequantize(self, weight: torch.Tensor, scale: torch.Tensor, columns: int) -> torch.Tensor:
         """Return the plain weight float32 [n, columns]."""
-        return rotate(self.expand(weight, scale, columns))
+        expanded = self.expand(weight, scale, columns)
+        return rotate(expanded) if self.is_rotated else expanded
 
 
-INT8 = Format("int8", lambda columns: columns, int8.quantize_rows, lambda weight, scale, _: int8.expand(weight, scale))
-FORMATS: Mapping[str, Format] = MappingProxyType({INT8.name: INT8})
+@dataclass(frozen=True, slots=True)
+class OnlineFormat(Format):
+    """One that plain weights are rounded to while they are read."""
+
+    quantize_rows: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # [n, in] -> uint8 [n, bytes], float [n]
+
+
+INT8 = OnlineFormat(
+    name="int8",
+    row_bytes=lambda columns: columns,
+    expand=lambda weight, scale, _: int8.expand(weight, scale),
+    is_rotated=True,
+    quantize_rows=int8.quantize_rows,
+)
+INT4 = OnlineFormat(
+    name="int4", row_bytes=int4.row_bytes, expand=int4.expand, is_rotated=True, quantize_rows=int4.quantize_rows
+)
+FORMATS: Mapping[str, OnlineFormat] = MappingProxyType({INT8.name: INT8, INT4.name: INT4})
+
+
+def _kept(count: int) -> Format:
+    return Format(
+        f"w4a16/{grouped.CHUNK // count}",
+        lambda columns: grouped.row_bytes(columns, count),
+        lambda weight, _, columns: grouped.expand(weight, columns, count),
+        is_rotated=False,
+    )
+
+
+KEPT: Mapping[int, Format] = MappingProxyType({count: _kept(count) for count in (1, 4)})  # by the groups of a chunk

@@ -53,6 +53,12 @@ class QuantizedEmbedding(nn.Module):
         return found.to(self.dtype).view(*token_ids.shape, -1)
 
 
+def name_of_format(module: Any) -> str | None:
+    """Return how the weights of a model's maps lie, the first one's; None = all are plain."""
+    maps = (part.format.name for part in module.modules() if isinstance(part, QuantizedLinear))
+    return next(maps, None)
+
+
 def computed_dtype(module: Any) -> torch.dtype:
     """Return the type that a module computes in: of its first floating parameter that is no scale."""
     found: torch.dtype = next(

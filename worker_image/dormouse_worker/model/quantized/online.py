@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from dormouse_worker.model.quantized.int8 import quantize_rows
+from dormouse_worker.model.quantized.convert import Replaced
 from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
@@ -23,13 +23,13 @@ _SERIAL_ELEMENTS = 1 << 14  # few enough that torch computes them on the calling
 class OnlineSource:
     """Implements `WeightSource` for a module that was converted, over a source of its plain weights."""
 
-    def __init__(self, source: WeightSource, plain: Mapping[str, Slot]) -> None:
-        """`plain` has the tensor that was in the place of each quantized weight."""
-        self._source, self._plain = source, plain
-        self._weight_of = {f"{name.removesuffix('weight')}{SCALE}": name for name in plain}
+    def __init__(self, source: WeightSource, replaced: Mapping[str, Replaced]) -> None:
+        """`replaced` has the tensor that was in the place of each quantized weight."""
+        self._source, self._replaced = source, replaced
+        self._weight_of = {f"{name.removesuffix('weight')}{SCALE}": name for name in replaced}
 
     def __repr__(self) -> str:
-        return f"OnlineSource({len(self._plain)} weights of {self._source!r})"
+        return f"OnlineSource({len(self._replaced)} weights of {self._source!r})"
 
     @property
     def path(self) -> Literal["fast", "transformers"]:
@@ -50,10 +50,10 @@ class OnlineSource:
         """See `WeightSource`."""
         with self._source.open() as read_any:
             checked = refusing_odd(read_any, Contents(WeightLayout((), {}, 0), self._source, {}))
-            rounding = _Rounding(self._plain, checked)
+            rounding = _Rounding(self._replaced, checked)
 
             def read(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
-                if slot.name in self._plain:
+                if slot.name in self._replaced:
                     rounding.read_numbers(slot, start, target)
                 elif slot.name in self._weight_of:
                     rounding.read_scales(self._weight_of[slot.name], start, target)
@@ -66,8 +66,8 @@ class OnlineSource:
 class _Rounding:
     """Owns the scales found so far, so that a weight is read once for both; several threads read."""
 
-    def __init__(self, plain: Mapping[str, Slot], read: Read) -> None:
-        self._plain, self._read = plain, read
+    def __init__(self, replaced: Mapping[str, Replaced], read: Read) -> None:
+        self._replaced, self._read = replaced, read
         self._scales: dict[str, torch.Tensor] = {}  # by weight; NaN where no row was read yet
 
     def __repr__(self) -> str:
@@ -75,9 +75,9 @@ class _Rounding:
 
     def read_numbers(self, slot: Slot, start: int, target: torch.Tensor) -> None:
         """Fill the target with the bytes of the numbers from `start` on."""
-        columns = slot.shape[1]
-        for row, numbers in self._round(slot.name, start // columns, -(-(start + len(target)) // columns)):
-            put(numbers, row * columns - start, target)
+        row_bytes = slot.shape[1]
+        for row, numbers in self._round(slot.name, start // row_bytes, -(-(start + len(target)) // row_bytes)):
+            put(numbers, row * row_bytes - start, target)
 
     def read_scales(self, name: str, start: int, target: torch.Tensor) -> None:
         """Fill the target with the bytes of a weight's scales from `start` on."""
@@ -90,13 +90,13 @@ class _Rounding:
     def _known(self, name: str) -> torch.Tensor:
         known = self._scales.get(name)
         if known is None:
-            known = self._scales.setdefault(name, torch.full(self._plain[name].shape[:1], float("nan")))
+            known = self._scales.setdefault(name, torch.full(self._replaced[name].plain.shape[:1], float("nan")))
         return known
 
     def _round(self, name: str, first: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
-        known = self._known(name)
-        for row, rows in _rows_of(self._read, self._plain[name], first, end):
-            numbers, known[row : row + len(rows)] = quantize_rows(rows)
+        known, replaced = self._known(name), self._replaced[name]
+        for row, rows in _rows_of(self._read, replaced.plain, first, end):
+            numbers, known[row : row + len(rows)] = replaced.format.quantize_rows(rows)
             yield row, numbers
 
 

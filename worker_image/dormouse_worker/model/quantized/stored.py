@@ -1,6 +1,6 @@
-"""Reads the maps of quantized checkpoints as plain weights, some rows at a time; their parts are read whole, once.
+"""Reads the maps of quantized checkpoints, some rows at a time: plain, or in 4 bits. Parts are read whole, once.
 
-parts of a map in the files --held for the maps that are being read--> some rows, plain --> the window that is read
+parts of a map in the files --held for the maps that are being read--> some rows --> the window that is read
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import torch
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.quantized.grouped import pack
+from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.pieces import put
-from dormouse_worker.model.quantized.stored_kinds import Part, StoredKind, Unreadable
+from dormouse_worker.model.quantized.stored_kinds import ByGroups, Part, StoredKind, Unreadable
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.reader import FILE_DTYPES, CheckpointSource
 from dormouse_worker.model.weights.source import Read
@@ -36,6 +38,7 @@ class StoredMap:
     rows: int
     columns: int
     parts: Mapping[str, Slot]
+    kept: int | None = None  # how many groups a chunk has of numbers that stay (see `grouped`); None = made plain
 
 
 def find_map(kind: StoredKind, name: str, shape: tuple[int, int], stored: Mapping[str, StoredTensor]) -> StoredMap:
@@ -76,7 +79,7 @@ def _check(found: StoredTensor, name: str, part: Part) -> None:
 
 
 class StoredSource:
-    """Implements `WeightSource` with plain weights, over a source that knows the parts' names too."""
+    """Implements `WeightSource` with plain weights or chunks, over a source that knows the parts' names too."""
 
     path: Literal["fast"] = "fast"
     held_bytes = 0
@@ -84,13 +87,15 @@ class StoredSource:
     def __init__(self, source: CheckpointSource, kind: StoredKind, maps: Mapping[str, StoredMap]) -> None:
         """`maps` by the names of their plain weights; all other slots are the source's."""
         self._source, self._kind, self._maps = source, kind, maps
+        kept = (name for name, stored in maps.items() if stored.kept is not None)
+        self._weight_of = {f"{name.removesuffix('weight')}{SCALE}": name for name in kept}
 
     def __repr__(self) -> str:
         return f"StoredSource({len(self._maps)} maps of {self._kind.name}, {self._source!r})"
 
     def origin(self, name: str) -> str:
         """See `WeightSource`."""
-        found = self._maps.get(name)
+        found = self._maps.get(self._weight_of.get(name, name))
         return self._source.origin(name if found is None else next(iter(found.parts.values())).name)
 
     @contextmanager
@@ -101,14 +106,16 @@ class StoredSource:
 
             def read(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
                 found = self._maps.get(slot.name)
-                if found is None:
-                    read_stored(slot, start, end, target)
+                if found is not None:
+                    self._read_rows(found, held.parts_of(found), slot, (start, end), target)
+                elif slot.name in self._weight_of:  # chunks have the scales
+                    target.copy_(torch.ones(len(target) // torch.float32.itemsize).view(torch.uint8))
                 else:
-                    self._read_plain(found, held.parts_of(found), slot, (start, end), target)
+                    read_stored(slot, start, end, target)
 
             yield read
 
-    def _read_plain(
+    def _read_rows(
         self,
         stored: StoredMap,
         parts: Mapping[str, torch.Tensor],
@@ -116,15 +123,26 @@ class StoredSource:
         span: tuple[int, int],
         target: torch.Tensor,
     ) -> None:
-        row_bytes = stored.columns * slot.dtype.itemsize
+        row_bytes = slot.shape[1] * slot.dtype.itemsize
         first, end = span[0] // row_bytes, -(-span[1] // row_bytes)
         step = max(1, _SERIAL_ELEMENTS // stored.columns)
         for row in range(first, end, step):
             try:
-                plain = self._kind.rows_of(parts, row, min(row + step, end), stored.columns)
+                rows = self._rows_of(stored, parts, row, min(row + step, end))
             except Unreadable as error:
                 raise ModelInvalid(f"{self.origin(slot.name)} {error}; copy the files again") from error
-            put(plain.to(slot.dtype).contiguous().view(torch.uint8), row * row_bytes - span[0], target)
+            put(rows.to(slot.dtype).contiguous().view(torch.uint8), row * row_bytes - span[0], target)
+
+    def _rows_of(self, stored: StoredMap, parts: Mapping[str, torch.Tensor], first: int, end: int) -> torch.Tensor:
+        if stored.kept is None:
+            return self._kind.rows_of(parts, first, end, stored.columns)
+        assert isinstance(self._kind, ByGroups), "others keep nothing"
+        rows = self._kind.grouped_rows(parts, first, end, stored.columns)
+        if not rows.scales.isfinite().all():
+            raise Unreadable("holds a scale that is not finite")
+        if not bool((rows.groups.diff() >= 0).all()):
+            raise Unreadable("has an order of inputs, and config.json says desc_act false: set it to true")
+        return pack(rows, stored.kept)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import torch
 
+from dormouse_worker.model.quantized.grouped import Grouped, groups_in_chunk
+
 Tensors = Mapping[str, torch.Tensor]
 SCALES = ("F16", "BF16", "F32")
 WORD_BITS = 32  # of the whole numbers that several are packed into
@@ -49,8 +51,28 @@ class StoredKind(Protocol):
         """Return the plain weights float32 [end - first, columns]. Raises Unreadable for contents that contradict."""
 
 
+class ByGroups:
+    """A kind whose maps are whole numbers in groups, which may stay (see `grouped`)."""
+
+    bits: int
+    group_size: int
+    is_ordered = False
+
+    def groups_in_chunk(self, columns: int) -> int | None:
+        """Return how many groups a chunk has where numbers can be kept; None = they are made plain."""
+        return groups_in_chunk(self.group_size, columns) if self.bits == 4 and not self.is_ordered else None
+
+    def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
+        """See `StoredKind`."""
+        return self.grouped_rows(tensors, first, end, columns).plain()
+
+    def grouped_rows(self, tensors: Tensors, first: int, end: int, columns: int) -> Grouped:
+        """Return some rows. Raises Unreadable."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Gptq:
+class Gptq(ByGroups):
     """Words of inputs: qweight [in / some, out], and for each group of inputs a scale and a zero of each output."""
 
     bits: int
@@ -77,18 +99,19 @@ class Gptq:
             "g_idx": Part(((columns,),), ("I32",), is_needed=self.is_ordered and groups > 1),
         }
 
-    def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
-        """See `StoredKind`."""
+    def grouped_rows(self, tensors: Tensors, first: int, end: int, columns: int) -> Grouped:
+        """See `ByGroups`."""
         in_word = WORD_BITS // self.bits
         numbers = unpack(tensors["qweight"][:, first:end].T, self.bits)
         some = tensors["qzeros"][:, first // in_word : -(-end // in_word)]
-        zeros = unpack(some, self.bits)[:, first % in_word :][:, : end - first] + self.zero_offset
+        less = unpack(some, self.bits)[:, first % in_word :][:, : end - first]
+        zeros = (less + self.zero_offset) & ((1 << self.bits) - 1)  # files have a zero of 0 less one as all bits
         groups = _groups_of(tensors.get("g_idx"), columns, self.group_size, len(zeros))
-        return (numbers - zeros.T[:, groups]).float() * tensors["scales"][:, first:end].T.float()[:, groups]
+        return Grouped(numbers, zeros.T, tensors["scales"][:, first:end].T.float(), groups)
 
 
 @dataclass(frozen=True, slots=True)
-class Awq:
+class Awq(ByGroups):
     """Words of outputs, in an order of their own: qweight [in, out / 8]; scales and zeros as GPTQ's."""
 
     group_size: int  # -1 = all inputs
@@ -111,12 +134,11 @@ class Awq:
             "scales": Part(((groups, rows),), SCALES),
         }
 
-    def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
-        """See `StoredKind`."""
+    def grouped_rows(self, tensors: Tensors, first: int, end: int, columns: int) -> Grouped:
+        """See `ByGroups`."""
         numbers, zeros = (self._some(tensors[name], first, end) for name in ("qweight", "qzeros"))
         groups = _groups_of(None, columns, self.group_size, len(zeros))
-        scales = tensors["scales"][:, first:end].float()
-        return ((numbers - zeros[groups]).float() * scales[groups]).T
+        return Grouped(numbers.T, zeros.T, tensors["scales"][:, first:end].T.float(), groups)
 
     def _some(self, packed: torch.Tensor, first: int, end: int) -> torch.Tensor:
         in_word = WORD_BITS // self.bits
@@ -126,7 +148,7 @@ class Awq:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(ByGroups):
     """compressed-tensors' words of inputs: weight_packed [out, in / some], a scale for each output and group."""
 
     bits: int
@@ -154,16 +176,19 @@ class Packed:
             parts["weight_g_idx"] = Part(((columns,),), ("I32",))
         return parts
 
-    def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
-        """See `StoredKind`."""
-        in_word, scales = WORD_BITS // self.bits, tensors["weight_scale"][first:end].float()
+    def grouped_rows(self, tensors: Tensors, first: int, end: int, columns: int) -> Grouped:
+        """See `ByGroups`."""
+        scales = tensors["weight_scale"][first:end].float()
         numbers = unpack(tensors["weight_packed"][first:end], self.bits)[:, :columns]
         groups = _groups_of(tensors.get("weight_g_idx"), columns, self.group_size, scales.shape[1])
+        return Grouped(numbers, self._zeros(tensors, first, end, scales.shape), scales, groups)
+
+    def _zeros(self, tensors: Tensors, first: int, end: int, shape: torch.Size) -> torch.Tensor:
         if self.is_symmetric:
-            return (numbers - (1 << (self.bits - 1))).float() * scales[:, groups]
+            return torch.full(shape, 1 << (self.bits - 1), dtype=torch.int32)
+        in_word = WORD_BITS // self.bits
         some = tensors["weight_zero_point"][first // in_word : -(-end // in_word)]
-        zeros = unpack(some.T, self.bits).T[first % in_word :][: end - first]
-        return (numbers - zeros[:, groups]).float() * scales[:, groups]
+        return unpack(some.T, self.bits).T[first % in_word :][: end - first]
 
 
 @dataclass(frozen=True, slots=True)

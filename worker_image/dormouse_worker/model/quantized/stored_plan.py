@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.quantized.convert import keep
+from dormouse_worker.model.quantized.formats import KEPT
+from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.stored import WEIGHT, StoredMap, StoredSource, find_map, names_beside
-from dormouse_worker.model.quantized.stored_kinds import StoredKind
+from dormouse_worker.model.quantized.stored_kinds import ByGroups, StoredKind
 from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
 from dormouse_worker.model.weights.report import wrong_shape
 from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_tensors
@@ -22,12 +28,17 @@ Stored = Mapping[str, StoredTensor]
 
 
 def plan_stored(
-    skeleton: Skeleton, kind: StoredKind, stored: Stored, checkpoint: Callable[[Mapping[str, str]], CheckpointSource]
+    skeleton: Skeleton,
+    kind: StoredKind,
+    stored: Stored,
+    checkpoint: Callable[[Mapping[str, str]], CheckpointSource],
+    joined: Sequence[Sequence[str]] = (),
 ) -> StoredSource:
-    """Return a source of the skeleton's tensors, all plain; `checkpoint` reads tensors of the files by slots' names.
+    """Return a source of the skeleton's tensors; `checkpoint` reads tensors of the files by slots' names.
 
-    A map lies plain in the files, or in the parts of its kind. Raises ModelInvalid for what is missing, has another
-    shape or type, or has no place in the model.
+    A map lies plain in the files, or in the parts of its kind. It becomes plain, unless it can keep its 4 bits in a
+    model of which weights are `joined` (see `joined_parameters`); none = nothing is kept, and modules stay as they are.
+    Raises ModelInvalid for what is missing, has another shape or type, or has no place in the model.
     """
     origins = find_origins(skeleton)
     if origins is None:
@@ -53,8 +64,35 @@ def plan_stored(
             "config.json again"
         )
     Places(skeleton.module).check_strangers(stored.keys() - set(names.values()) - beside, stored)
-    logger.info("%d weights of %s are made plain while they are read", len(maps), kind.name)
-    return StoredSource(checkpoint(names), kind, maps)
+    kept = _kept(skeleton.module, kind, maps, joined) if joined and isinstance(kind, ByGroups) else {}
+    logger.info("%s: %d weights keep 4 bits, %d are made plain", kind.name, len(kept), len(maps) - len(kept))
+    keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
+    return StoredSource(
+        checkpoint(names), kind, {name: replace(found, kept=kept.get(name)) for name, found in maps.items()}
+    )
+
+
+def keep_saved(module: Any, kind: StoredKind, saved: Stored) -> None:
+    """Put the maps in place that a sharded state has in their own 4 bits."""
+    if not isinstance(kind, ByGroups):
+        return
+    paths = [path for path, part in module.named_modules() if type(part) is nn.Linear and f"{path}.{SCALE}" in saved]
+    counts = {path: kind.groups_in_chunk(module.get_submodule(path).in_features) for path in paths}
+    keep(module, {f"{path}{WEIGHT}": KEPT[count] for path, count in counts.items() if count is not None})
+
+
+def _kept(
+    module: Any, kind: ByGroups, maps: Mapping[str, StoredMap], joined: Sequence[Sequence[str]]
+) -> Mapping[str, int]:
+    """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
+    counts = {name: kind.groups_in_chunk(found.columns) for name, found in maps.items()}
+    fitting = {
+        name: count
+        for name, count in counts.items()
+        if count is not None and type(module.get_submodule(name.removesuffix(WEIGHT))) is nn.Linear
+    }
+    torn = {name for group in joined if not fitting.keys() >= set(group) for name in group}
+    return {name: count for name, count in fitting.items() if name not in torn}
 
 
 def _is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
-from dormouse_worker.model.quantized.stored_plan import plan_stored
+from dormouse_worker.model.quantized.stored_plan import keep_saved, plan_stored
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
@@ -34,6 +34,7 @@ from dormouse_worker.model.weights.slices import SlicedSource
 from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSource
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model.weights.strangers import Places
+from dormouse_worker.native.library import Missing, load_kernels
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -46,6 +47,14 @@ class LoadedWeights:
     store: WeightStore
     report: LoadReport
     num_parameters: int  # of the whole model, whatever of it is here
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredAs:
+    """How the files keep linear maps."""
+
+    kind: StoredKind
+    keeps_bits: bool  # whether maps stay as they are, where they can
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +80,11 @@ def load_weights(
 
     Raises WorkerError, or whatever transformers does; nothing is held then.
     """
-    layout, stored_as = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
-    config = config if stored_as is None else plain_config(config)
+    layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
+    config = config if stored_kind is None else plain_config(config)
     _check_quantization(config, settings, layout, kind)
+    keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
+    stored_as = None if stored_kind is None else _StoredAs(stored_kind, keeps_bits)
     plan = _plan(config, settings, files, layout, kind, stored_as)
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
@@ -95,6 +106,14 @@ def load_weights(
         store.close()
         raise
     return LoadedWeights(module, store, report, plan.num_parameters)
+
+
+def _has_kernels(settings: EngineSettings, device: Device) -> bool:
+    """Return whether our kernels may compute with numbers of 4 bits; torch would unpack them in each pass."""
+    on_processor = device.torch_device.type == "cpu" and not device.has_copy_engine
+    is_ours = settings.model_impl != "transformers" and settings.attention_backend in ("auto", "native")
+    is_as_stored = settings.quantization == NONE and not settings.enable_lora
+    return on_processor and is_ours and is_as_stored and not isinstance(load_kernels(), Missing)
 
 
 def _check_quantization(config: Any, settings: EngineSettings, layout: Layout, kind: ModelKind) -> None:
@@ -130,19 +149,34 @@ def _plan(
     files: ModelFiles,
     layout: Layout,
     kind: ModelKind,
-    stored_as: StoredKind | None,
+    stored_as: _StoredAs | None,
 ) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
         return _finish(module, DummySource(settings.seed), settings, layout)
     if settings.load_format == "sharded_state":
-        return _plan_sharded(config, settings, files, layout)
+        return _plan_sharded(config, settings, files, layout, stored_as)
     if stored_as is not None:
-        skeleton = build_skeleton(config, _dtype(config, settings, files.tensors), kind)
-        source = plan_stored(skeleton, stored_as, files.tensors, lambda names: _checkpoint(settings, names))
-        return _finish(skeleton.module, source, settings, layout)
+        return _plan_stored(config, settings, files, layout, kind, stored_as)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
     return _finish(*found, settings, layout)
+
+
+def _plan_stored(
+    config: Any,
+    settings: EngineSettings,
+    files: ModelFiles,
+    layout: Layout,
+    kind: ModelKind,
+    stored_as: _StoredAs,
+) -> _Plan:
+    dtype = _dtype(config, settings, files.tensors)
+    skeleton = build_skeleton(config, dtype, kind)
+    num_parameters = _count(skeleton.module)
+    keeps_bits = stored_as.keeps_bits and dtype in (torch.float32, torch.bfloat16)
+    joined = joined_parameters(skeleton.module) if keeps_bits else ()
+    source = plan_stored(skeleton, stored_as.kind, files.tensors, lambda names: _checkpoint(settings, names), joined)
+    return replace(_finish(skeleton.module, source, settings, layout), num_parameters=num_parameters)
 
 
 def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
@@ -190,11 +224,15 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
     return True
 
 
-def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout) -> _Plan:
+def _plan_sharded(
+    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, stored_as: _StoredAs | None
+) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), GENERATES).module
     num_parameters = _count(module)
     if settings.quantization != NONE:
         convert(module, settings.quantization)
+    elif stored_as is not None:
+        keep_saved(module, stored_as.kind, files.tensors)
     if layout.world_size > 1:
         cut(module, layout)
     extras = computed_buffers(module)

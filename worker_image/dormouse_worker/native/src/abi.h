@@ -3,10 +3,10 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 8
+#define DM_VERSION 9
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
-enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1 };
+enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4 };
 
 // One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.
 struct DmGroup {
@@ -44,10 +44,10 @@ struct DmHeads {
 };
 
 struct DmLinear {
-  const void *weight;  // [rows][columns]: of the model's type; of DM_INT8 uint8, where 128 is zero
+  const void *weight;  // [rows][columns]: of the model's type; of DM_INT8 uint8, where 128 is zero; else chunks
   const void *bias;    // [rows] of the model's type, or null
   int64_t format;
-  const float *scales;  // [rows] of DM_INT8
+  const float *scales;  // [rows] of fewer bits
 };
 
 // What adapters have for one map, or for several that are joined: in each slot the same. null = nothing.
@@ -146,4 +146,5 @@ struct DmKernels {
   int64_t (*desk_bytes)(int64_t vocab_size);
   uint64_t (*checksum)(const void *data, int64_t num_bytes, int64_t first_block);
   bool (*are_finite)(const void *numbers, int64_t num_bytes, int64_t size, uint64_t exponent);
+  void (*round_rows)(const float *in, int64_t rows, int64_t columns, uint8_t *out, float *scales);
 };

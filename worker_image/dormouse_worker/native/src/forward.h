@@ -47,16 +47,17 @@ struct Space {
     int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
     if (PACKS) take(packed, at, tokens / LANES * packed_size<A>(widest));
     if (!has_numbers(m)) return;
-    take(numbers.rows, at, tokens * widest);
+    take(numbers.rows, at, tokens * whole_columns(DM_INT4, widest));
     take(numbers.scales, at, tokens);
     take(numbers.sums, at, tokens);
   }
 
   static bool has_numbers(const DmModel &m) {
-    int64_t formats = m.head.format;
+    bool found = is_of_numbers(m.head.format);
     for (const DmLayer *l = m.layers; l < m.layers + m.num_layers; l++)
-      formats |= l->qkv.format | l->output.format | l->gate_up.format | l->down.format;
-    return formats != DM_PLAIN;
+      found = found || is_of_numbers(l->qkv.format) || is_of_numbers(l->output.format) ||
+              is_of_numbers(l->gate_up.format) || is_of_numbers(l->down.format);
+    return found;
   }
 
   template <class T>
@@ -130,19 +131,37 @@ struct Pass {
   template <bool ADDS>
   void multiply(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
                 const Deltas<A, W> &deltas = {}) {
-    if (map.format == DM_PLAIN)
-      return linear<ADDS, A, W>(pool, in, map, out, batch.num_tokens, columns, num_outputs, space.packed, deltas);
-    quantize(pool, in, batch.num_tokens, columns, space.numbers);
-    linear8<ADDS, W>(pool, space.numbers, map, out, batch.num_tokens, columns, num_outputs);
+    int64_t rows = batch.num_tokens;
+    switch (map.format) {
+      case DM_PLAIN: return linear<ADDS, A, W>(pool, in, map, out, rows, columns, num_outputs, space.packed, deltas);
+      case DM_W4_1: return grouped<ADDS, 1>(in, map, out, columns, num_outputs);
+      case DM_W4_4: return grouped<ADDS, 4>(in, map, out, columns, num_outputs);
+    }
+    quantize(pool, in, batch.num_tokens, columns, map.format, space.numbers);
+    linear_numbers<ADDS, W>(pool, space.numbers, map, out, batch.num_tokens, num_outputs);
+  }
+
+  template <bool ADDS, int GROUPS>
+  void grouped(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs) {
+    linear<ADDS, A, W, GroupedChunk<W, GROUPS>>(pool, in, map, out, batch.num_tokens, columns, num_outputs,
+                                                space.packed);
+  }
+
+  template <class N>
+  void gate_of(const DmLinear &map, const DmLora &lora) {
+    gated_linear<A, W, N>(pool, space.normed, map, space.activated, batch.num_tokens, model.hidden_size,
+                          model.intermediate_size, space.packed, deltas(lora));
   }
 
   void gate(const DmLinear &map, const DmLora &lora) {
     int64_t rows = batch.num_tokens, columns = model.hidden_size, half = model.intermediate_size;
-    if (map.format == DM_PLAIN)
-      return gated_linear<A, W>(pool, space.normed, map, space.activated, rows, columns, half, space.packed,
-                                deltas(lora));
-    quantize(pool, space.normed, rows, columns, space.numbers);
-    gated_linear8<A, W>(pool, space.numbers, map, space.activated, rows, columns, half);
+    switch (map.format) {
+      case DM_PLAIN: return gate_of<W>(map, lora);
+      case DM_W4_1: return gate_of<GroupedChunk<W, 1>>(map, lora);
+      case DM_W4_4: return gate_of<GroupedChunk<W, 4>>(map, lora);
+    }
+    quantize(pool, space.normed, rows, columns, map.format, space.numbers);
+    gated_linear_numbers<A, W>(pool, space.numbers, map, space.activated, rows, half);
   }
 
   // What the rows' adapters add to a map of which outputs from the first on are computed.
@@ -226,7 +245,7 @@ struct Pass {
 
   // Returns the map's outputs from the first on.
   DmLinear rows_from(const DmLinear &map, int64_t first) const {
-    int64_t row_bytes = model.hidden_size * (map.format == DM_PLAIN ? sizeof(W) : sizeof(uint8_t));
+    int64_t row_bytes = bytes_of_row<W>(map.format, model.hidden_size);
     DmLinear rest = map;
     rest.weight = (const char *)map.weight + first * row_bytes;
     if (map.bias) rest.bias = (const W *)map.bias + first;

@@ -5,6 +5,7 @@
 #include "checksum.h"
 #include "finite.h"
 #include "forward.h"
+#include "rounding.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -40,25 +41,30 @@ template <class A, class W>
 void multiply_as(const DmPool &pool, const A *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
                  int64_t num_outputs) {
   A *packed = PACKS ? (A *)malloc((rows / LANES + 1) * packed_size<A>(columns) * sizeof(A)) : 0;
-  linear<false, A, W>(pool, in, map, out, rows, columns, num_outputs, packed);
+  if (map.format == DM_W4_1)
+    linear<false, A, W, GroupedChunk<W, 1>>(pool, in, map, out, rows, columns, num_outputs, packed);
+  else if (map.format == DM_W4_4)
+    linear<false, A, W, GroupedChunk<W, 4>>(pool, in, map, out, rows, columns, num_outputs, packed);
+  else
+    linear<false, A, W>(pool, in, map, out, rows, columns, num_outputs, packed);
   free(packed);
 }
 
 template <class W>
 void multiply_numbers(const DmPool &pool, const float *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
                       int64_t num_outputs) {
-  Numbers numbers{(int8_t *)malloc(rows * columns), (float *)malloc(rows * sizeof(float)),
+  Numbers numbers{(int8_t *)malloc(rows * whole_columns(map.format, columns)), (float *)malloc(rows * sizeof(float)),
                   (int32_t *)malloc(rows * sizeof(int32_t))};
-  quantize(pool, in, rows, columns, numbers);
-  linear8<false, W>(pool, numbers, map, out, rows, columns, num_outputs);
+  quantize(pool, in, rows, columns, map.format, numbers);
+  linear_numbers<false, W>(pool, numbers, map, out, rows, num_outputs);
   free(numbers.rows), free(numbers.scales), free(numbers.sums);
 }
 
 void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmLinear *map, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs) {
-  if (map->format != DM_PLAIN && dtype == DM_FLOAT32)
+  if (is_of_numbers(map->format) && dtype == DM_FLOAT32)
     return multiply_numbers<float>(*pool, in, *map, out, rows, columns, num_outputs);
-  if (map->format != DM_PLAIN) return multiply_numbers<bf16>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (is_of_numbers(map->format)) return multiply_numbers<bf16>(*pool, in, *map, out, rows, columns, num_outputs);
   if (dtype == DM_FLOAT32) return multiply_as<float, float>(*pool, in, *map, out, rows, columns, num_outputs);
   if (!multiplies_halves(rows)) return multiply_as<float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
 #if defined(__AVX512BF16__)
@@ -67,6 +73,13 @@ void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmL
   multiply_as<bf16, bf16>(*pool, rounded, *map, out, rows, columns, num_outputs);
   free(rounded);
 #endif
+}
+
+void round_rows(const float *in, int64_t rows, int64_t columns, uint8_t *out, float *scales) {
+  int64_t chunks = parts(columns, columns_of<Chunk>);
+  float *mixed = (float *)malloc(chunks * columns_of<Chunk> * sizeof(float));
+  for (int64_t r = 0; r < rows; r++) scales[r] = round_row(in + r * columns, columns, mixed, (Chunk *)out + r * chunks);
+  free(mixed);
 }
 
 void attend_rows(const DmPool *pool, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
@@ -89,6 +102,6 @@ int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
     TEXT(VARIANT), attend_rows,     multiply_rows, forward, workspace_bytes, JOIN(dm_sample_, VARIANT),
-    JOIN(dm_desk_bytes_, VARIANT), checksum,      are_finite,
+    JOIN(dm_desk_bytes_, VARIANT), checksum,      are_finite,    round_rows,
 };
 }

@@ -125,6 +125,12 @@ int64_t dm_are_finite(const DmKernels *kernels, const void *numbers, int64_t num
   return kernels->are_finite(numbers, num_bytes, size, exponent);
 }
 
+// Rounds finite rows [rows][columns] to DM_INT4: their chunks and scales. May be called as dm_checksum may.
+void dm_round_rows(const DmKernels *kernels, const float *in, int64_t rows, int64_t columns, uint8_t *out,
+                   float *scales) {
+  kernels->round_rows(in, rows, columns, out, scales);
+}
+
 // Returns the bytes of the memory that so many ranks share.
 int64_t dm_shared_bytes(int64_t num_ranks) { return Shared::num_bytes(num_ranks); }
 

@@ -29,13 +29,14 @@ struct GatedGroups {
 };
 
 // out [rows][num_outputs] = rows times weights, what adapters add, and the bias; `Adds` adds to what is there.
-template <bool ADDS, class A, class W>
+// N = an item of the weights, which stand for some of type W.
+template <bool ADDS, class A, class W, class N = W>
 void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
             int64_t num_outputs, A *packed, const Deltas<A, W> &deltas = {}) {
   deltas.shrink(pool, in, rows, columns);
-  PlainGroups<W> plain{(const W *)map.weight, num_outputs, columns};
+  PlainGroups<N> plain{(const N *)map.weight, num_outputs, columns / columns_of<N>};
   const W *bias = (const W *)map.bias;
-  multiply<A, W>(pool, in, rows, columns, plain, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
+  multiply<A, N>(pool, in, rows, columns, plain, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
     int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
     alignas(64) float shift[GROUP] = {};
     for (int64_t j = 0; bias && j < width; j++) shift[j] = value(bias[column + j]);
@@ -56,14 +57,14 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
 }
 
 // out [rows][half] = silu(gate) · other, where the map's rows are the gate's and then the other's.
-template <class A, class W>
+template <class A, class W, class N = W>
 void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, int64_t rows, int64_t columns,
                   int64_t half, A *packed, const Deltas<A, W> &deltas = {}) {
   deltas.shrink(pool, in, rows, columns);
-  GatedGroups<W> gated{(const W *)map.weight, half, columns};
-  constexpr int each = GatedGroups<W>::RUN;
+  GatedGroups<N> gated{(const N *)map.weight, half, columns / columns_of<N>};
+  constexpr int each = GatedGroups<N>::RUN;
   const W *bias = (const W *)map.bias;
-  multiply<A, W>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
+  multiply<A, N>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
     int64_t column = g * each, width = at_most(each, half - column);
     alignas(64) float shift[GROUP + LANES] = {};  // vectors may be wider than `each`
     for (int64_t j = 0; bias && j < width; j++) {

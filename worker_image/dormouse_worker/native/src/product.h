@@ -105,26 +105,46 @@ void packed_tiles(const Block<A> &block, int64_t k, const A *const *weights, int
           out.from(done));
 }
 
+// What weights become that lie in another form than rows are multiplied with.
+template <class A>
+struct Expanded {
+  typedef A Number;
+};
+template <>
+struct Expanded<int8_t> {
+  typedef uint8_t Number;
+};
+
+template <class A, class W>
+INLINE void expand(const W *weights, int64_t depth, A *out) {
+  int64_t i = 0;
+  for (; i + LANES <= depth; i += LANES) store(out + i, load(weights + i));
+  for (; i < depth; i++) out[i] = value(weights[i]);
+}
+
 // The same where the weights lie in memory: of another type than many rows, they are converted once.
 template <class A, class W>
 void block_tiles(const Block<A> &block, int64_t k, const W *const *weights, int64_t depth, int64_t distance,
                  OutOf<A, W> out) {
-  if constexpr (sizeof(A) == 1) {
-    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
+  if constexpr (sizeof(A) == 1 && sizeof(W) == 1) {
+    return tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
   } else if constexpr (sizeof(A) == sizeof(W)) {
-    packed_tiles(block, k, weights, depth, weights, distance, out);
-  } else if (block.rows <= FEW_ROWS) {
-    tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
+    return packed_tiles(block, k, weights, depth, weights, distance, out);
   } else {
-    alignas(64) A converted[TILE_WEIGHTS][DEPTH_BYTES / sizeof(A)];
-    const A *as_rows[TILE_WEIGHTS];
+    if constexpr (columns_of<W> == 1)
+      if (block.rows <= FEW_ROWS)
+        return tiles(block.rows, block.in + k, block.columns, weights, weights, depth, distance, out);
+    typedef typename Expanded<A>::Number Number;
+    alignas(64) Number converted[TILE_WEIGHTS][DEPTH_BYTES / sizeof(A)];
+    const Number *as_rows[TILE_WEIGHTS];
     for (int j = 0; j < TILE_WEIGHTS; j++) {
-      int64_t i = 0;
-      for (; i + LANES <= depth; i += LANES) store(converted[j] + i, load(weights[j] + i));
-      for (; i < depth; i++) converted[j][i] = value(weights[j][i]);
+      expand(weights[j], depth, converted[j]);
       as_rows[j] = converted[j];
     }
-    packed_tiles(block, k, as_rows, depth, weights, distance, out);
+    if constexpr (sizeof(A) == 1)
+      tiles(block.rows, block.in + k, block.columns, as_rows, weights, depth, distance, out);
+    else
+      packed_tiles(block, k, as_rows, depth, weights, distance, out);
   }
 }
 
@@ -149,7 +169,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
     int64_t first = i / num_chunks * block, count = at_most(block, rows - first), vector = first / LANES;
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
-    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * columns;  // decision 16
+    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * (columns / columns_of<W>);  // decision 16
     alignas(64) typename Dot<A, W>::Number products[(BLOCK_ROWS + LANES) * GROUP];
     for (int64_t g = begin; g < end; g++) {
       for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {
@@ -158,7 +178,7 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
         for (int64_t k = 0; k < columns; k += depth) {
           int64_t length = at_most(depth, columns - k);
           block_tiles(some, k, weights, length, distance, {products + j, GROUP, k > 0});
-          for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] += length;
+          for (int i = 0; i < TILE_WEIGHTS; i++) weights[i] += length / columns_of<W>;
         }
       }
       done(g, first, count, products);

@@ -2,7 +2,7 @@
 // rounded, and rounded to 8 bits, with a scale of their own.
 //
 //     row    [columns] int8, -127 to 127     times  a scale of the row
-//     weight [columns] uint8, 128 = zero     times  a scale of the weight
+//     weight [columns] uint8, 128 = zero     times  a scale of the weight; or chunks that stand for such (nibbles.h)
 //
 // A product is a sum of whole numbers, exact in any order: what a row gets depends on nothing but itself. Weights without
 // a sign are what the instructions take; that all of them are 128 too large is taken back by the sum of the row's numbers.
@@ -16,12 +16,34 @@ namespace {
 constexpr int32_t WEIGHT_ZERO = 128;
 constexpr float MOST = 127, LEAST_PEAK = 1e-30f;  // of a row whose numbers are less nothing is left
 
-// Rows [T][columns] of whole numbers.
+// Rows [T][columns] of whole numbers; behind each zeros up to a whole item of the weights.
 struct Numbers {
   int8_t *rows = nullptr;
   float *scales = nullptr;   // [T]
   int32_t *sums = nullptr;   // [T] of a row's numbers
+  int64_t columns = 0;       // of the rows with their zeros
 };
+
+inline int64_t whole_columns(int64_t format, int64_t columns) {
+  int64_t item = format == DM_INT4 ? columns_of<Chunk> : 1;
+  return parts(columns, item) * item;
+}
+
+// Whether rows are rounded before they meet a map of this format.
+inline bool is_of_numbers(int64_t format) { return format == DM_INT8 || format == DM_INT4; }
+
+// Returns the bytes of a map's row; W = the model's type.
+template <class W>
+int64_t bytes_of_row(int64_t format, int64_t columns) {
+  int64_t chunks = parts(columns, columns_of<Chunk>);
+  switch (format) {
+    case DM_INT8: return columns;
+    case DM_INT4: return chunks * (int64_t)sizeof(Chunk);
+    case DM_W4_1: return chunks * (int64_t)sizeof(GroupedChunk<W, 1>);
+    case DM_W4_4: return chunks * (int64_t)sizeof(GroupedChunk<W, 4>);
+    default: return columns * (int64_t)sizeof(W);
+  }
+}
 
 // Rounds one row, rotated. What is not finite anywhere in it makes its scale no number, and so whatever is computed
 // with it.
@@ -67,11 +89,16 @@ inline void dequantize_row(const uint8_t *in, float scale, int64_t columns, floa
   for (int64_t i = 0; i < columns; i++) out[i] *= factor;
 }
 
+// Rounds rows for a map of this format.
 template <class A>
-void quantize(const DmPool &pool, const A *in, int64_t rows, int64_t columns, const Numbers &to) {
+void quantize(const DmPool &pool, const A *in, int64_t rows, int64_t columns, int64_t format, Numbers &to) {
+  to.columns = whole_columns(format, columns);
   parallel_stretches(pool, rows, parts(4096, columns), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; r++)
-      quantize_row(in + r * columns, columns, to.rows + r * columns, to.scales[r], to.sums[r]);
+    for (int64_t r = begin; r < end; r++) {
+      int8_t *out = to.rows + r * to.columns;
+      quantize_row(in + r * columns, columns, out, to.scales[r], to.sums[r]);
+      memset(out + columns, 0, to.columns - columns);
+    }
   });
 }
 
@@ -101,11 +128,11 @@ struct Factors {
   }
 };
 
-// See `linear`; W = the bias' type.
-template <bool ADDS, class W>
-void linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
-             int64_t num_outputs) {
-  PlainGroups<uint8_t> plain{(const uint8_t *)map.weight, num_outputs, columns};
+// See `linear`; W = the bias' type, N = an item of the weights.
+template <bool ADDS, class W, class N>
+void linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows,
+               int64_t num_outputs) {
+  PlainGroups<N> plain{(const N *)map.weight, num_outputs, in.columns / columns_of<N>};
   auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
     int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
     Factors factors;
@@ -117,15 +144,21 @@ void linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, float *
       for (int64_t j = 0; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
     }
   };
-  multiply<int8_t, uint8_t>(pool, in.rows, rows, columns, plain, nullptr, done);
+  multiply<int8_t, N>(pool, in.rows, rows, in.columns, plain, nullptr, done);
+}
+
+template <bool ADDS, class W>
+void linear_numbers(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows,
+                    int64_t num_outputs) {
+  if (map.format == DM_INT4) return linear_of<ADDS, W, Chunk>(pool, in, map, out, rows, num_outputs);
+  linear_of<ADDS, W, uint8_t>(pool, in, map, out, rows, num_outputs);
 }
 
 // See `gated_linear`.
-template <class A, class W>
-void gated_linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows, int64_t columns,
-                   int64_t half) {
-  GatedGroups<uint8_t> gated{(const uint8_t *)map.weight, half, columns};
-  constexpr int each = GatedGroups<uint8_t>::RUN;
+template <class A, class W, class N>
+void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows, int64_t half) {
+  GatedGroups<N> gated{(const N *)map.weight, half, in.columns / columns_of<N>};
+  constexpr int each = GatedGroups<N>::RUN;
   auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
     int64_t column = g * each, width = at_most(each, half - column);
     Factors factors;
@@ -142,7 +175,14 @@ void gated_linear8(const DmPool &pool, const Numbers &in, const DmLinear &map, A
       memcpy(out + (first + r) * half + column, both, width * sizeof(A));
     }
   };
-  multiply<int8_t, uint8_t>(pool, in.rows, rows, columns, gated, nullptr, done);
+  multiply<int8_t, N>(pool, in.rows, rows, in.columns, gated, nullptr, done);
+}
+
+template <class A, class W>
+void gated_linear_numbers(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows,
+                          int64_t half) {
+  if (map.format == DM_INT4) return gated_linear_of<A, W, Chunk>(pool, in, map, out, rows, half);
+  gated_linear_of<A, W, uint8_t>(pool, in, map, out, rows, half);
 }
 
 }  // namespace

@@ -48,6 +48,23 @@ INLINE void four_products(const A *in, const W *const *weights, int64_t columns,
   *(four_numbers *)out = whole ? before + done : done;
 }
 
+// The same for four weights at a time: each chunk's additions wait for one another.
+template <class A, class W, int GROUPS>
+INLINE void four_products(const A *in, const GroupedChunk<W, GROUPS> *const *weights, int64_t columns, int64_t depth,
+                          float *out) {
+  constexpr int64_t step = columns_of<GroupedChunk<W, GROUPS>>;
+  four before{};
+  for (int64_t k = 0; k < columns; k += depth) {
+    floats total[TILE_WEIGHTS]{};
+    int64_t end = at_most(columns, k + depth);
+    for (int64_t c = k; c < end; c += step)
+      UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[j] = add_chunk(total[j], in + c, weights[j][c / step]);
+    four done = sums(total[0], total[1], total[2], total[3]);
+    before = k ? before + done : done;
+  }
+  *(four_anywhere *)out = before;
+}
+
 // Multiplies one row with groups [begin, end), the first run of each before the second; see `multiply`.
 template <class W, class A, class Groups, class Done>
 void multiply_row(const A *in, int64_t columns, int64_t depth, const Groups &groups, int64_t begin, int64_t end,

@@ -4,7 +4,7 @@
 // 16 registers it is 3 rows. Weights are read once from memory, those of a tile further on while this one computes.
 #pragma once
 
-#include "vector.h"
+#include "grouped.h"
 
 namespace {
 
@@ -28,14 +28,14 @@ using OutOf = Out<typename Dot<A, W>::Number>;
 // begins one.
 template <class W>
 struct Requests {
-  static constexpr int64_t LINE = 64 / (int64_t)sizeof(W);
+  static constexpr int64_t LINE = columns_of<W> > 1 ? columns_of<W> : 64 / (int64_t)sizeof(W);  // columns
   const W *const *read;
   int64_t distance;
   int64_t first, last;
 
   INLINE void fetch(int64_t k) const {
     if (k % LINE) return;
-    for (int64_t j = first; j < last; j++) __builtin_prefetch(read[j] + k + distance, 0, 2);
+    for (int64_t j = first; j < last; j++) __builtin_prefetch(read[j] + k / columns_of<W> + distance, 0, 2);
   }
 };
 struct Nothing {
