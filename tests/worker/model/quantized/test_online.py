@@ -52,7 +52,7 @@ def numbers_of(stored_as):
     return Slot("a.weight", 0, (ROWS, stored_as.row_bytes(COLUMNS)), torch.uint8)
 
 
-@pytest.fixture(params=[INT8, INT4], ids=repr)
+@pytest.fixture(params=[INT8, INT4], ids=lambda stored_as: stored_as.name)
 def stored_as(request):
     return request.param
 
