@@ -9,6 +9,9 @@ PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gatew
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse
 
+# what is no unit test
+APART := --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/outside
+
 # where tests of the cluster are; to look for them everywhere takes half a minute
 CLUSTER := tests/e2e tests/chart tests/kube tests/localkube tests/operator_
 
@@ -62,7 +65,7 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/outside --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(PY) -m pytest -n 2 -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
 	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests/operator_ $(PURE:%=--cov=dormouse_operator.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	$(PY) -m pytest tests/worker/engine --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
@@ -104,6 +107,7 @@ test: prepare lint typecheck unit integration faults e2e ## All set-up, then eve
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
+	$(PY) -m pytest -n 2 -m "slow and not cluster and not gpu" tests $(APART) --durations=0
 	$(MAKE) outside
 	$(MAKE) e2e-ladder
 	$(MAKE) e2e-install

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from bench.structured import _is_valid, _kill_and_resume, _middle
+from bench.structured import _kill_and_resume, is_valid
 from bench.structured_cases import bound_by, make_schema, sixty_fields
 from bench.structured_probe import Ask, Asked, Said
+from bench.structured_rows import _middle
 
 
 def test_generated_schemas_are_schemas_and_the_same_each_time():
@@ -21,9 +22,9 @@ def test_generated_schemas_are_schemas_and_the_same_each_time():
 
 def test_an_answer_is_judged_by_its_own_schema():
     number = next(number for number in range(1000) if make_schema(number).get("maxLength") == 3)
-    assert _is_valid('"abc"', number)
-    assert not _is_valid('"abcd"', number)
-    assert not _is_valid('"abc', number)
+    assert is_valid('"abc"', number)
+    assert not is_valid('"abcd"', number)
+    assert not is_valid('"abc', number)
 
 
 def test_the_middle_pair_counts():

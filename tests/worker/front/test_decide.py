@@ -264,7 +264,7 @@ async def test_who_leaves_takes_all_questions_along(long_house):
     call = asyncio.ensure_future(decide(long_house, PREDICATE, PREDICATE))
     await long_house.engine.until_received(lambda message: isinstance(message, AddDecision))
     call.cancel()
-    await long_house.front.worker.changes.until(lambda: len(long_house.front.worker.requests) == 0)
+    await long_house.front.worker.until_idle()
     long_house.front.worker.requests.check_integrity()
 
 

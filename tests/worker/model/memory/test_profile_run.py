@@ -106,7 +106,7 @@ def test_what_does_not_hold_any_more_is_measured_anew_and_remembered(meter, dire
     for _ in range(2):
         assert profile(other, remembering).total_bytes == 2048 * MIB
     assert other.num_measured == 1
-    assert "does not hold, it is taken anew: there are 2147483648 bytes" in caplog.text
+    assert "does not apply, measuring again: there are 2147483648 bytes" in caplog.text
     assert "the profile of an earlier start holds" in caplog.text
 
 
