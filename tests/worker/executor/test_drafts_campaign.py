@@ -1,7 +1,7 @@
 """Requests of every kind, drawn at random, on every architecture: with drafts the tokens are those without.
 
-Preempted, in chunks, and moved to another worker after each pass, to one without drafts among them. A sample of it runs
-always; `DORMOUSE_RECORD=drafts python -m pytest -m slow tests/worker/executor/test_drafts_campaign.py` runs all.
+Preempted, in chunks, and moved to another worker after a pass or a few, to one without drafts among them. A sample of
+it runs always; `DORMOUSE_RECORD=drafts python -m pytest -m slow tests/worker/executor/test_drafts_campaign.py` runs all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ OF_OUR_KERNELS = ("cwm", "llama", "ministral", "mistral", "qwen2", "qwen3")  # w
 CASES = [(name, "float32") for name in sorted(ARCHITECTURES)] + [(name, "bfloat16") for name in OF_OUR_KERNELS]
 SAMPLE = [("llama", "bfloat16"), ("gemma2", "float32")]
 NUM_REQUESTS, NUM_OF_SAMPLE = 304, 24  # a case; 33 cases are 10,032 requests
+TOGETHER = 9  # at once, and some preempted: a full batch has no rows for drafts
 A_D = tuple(BYTES.index(ord(char)) for char in "abcd")
 BOUND_BY = [grammar("regex", "([a-d]{3,5} ){3}end"), grammar("choice", ["aab", "abba"]), *map(schema, SCHEMAS)]
 
@@ -71,7 +72,7 @@ def same(answers, truth):
 
 
 def run_case(directory, dtype, num_requests, seed):
-    """Ask for a third of the requests in each way; return how many there were, and how many drafts were taken."""
+    """Ask for a third of the requests in each way; return how many came, were preempted, and what of drafts."""
     draw, settings = random.Random(seed), {"dtype": dtype, "swap_space_bytes": 1 << 18}
     wishes = [draw_request(draw) for _ in range(num_requests)]
     plain = BoundRank(directory, **settings)
@@ -79,29 +80,33 @@ def run_case(directory, dtype, num_requests, seed):
     chunking = BoundRank(directory, speculation_method="suffix", max_num_batched_tokens=16, **settings)
     truth, _ = ask(plain, wishes)
     predicted = [predict(draw, true.token_ids) for true in truth]
-    third, checked, told = num_requests // 3, 0, []
-    for rank, part in ((preempting, slice(0, third)), (chunking, slice(third, 2 * third))):
-        answers, messages = ask(rank, wishes[part], predicted=predicted[part])
-        checked += same(answers, truth[part])
-        told += messages
-    assert preempting.controller._engine._scheduler.counters.preemptions
-    for start in range(2 * third, num_requests, 8):
+    checked, told = 0, []
+    for number, start in enumerate(range(0, num_requests, TOGETHER)):
+        part = slice(start, start + TOGETHER)
+        if number % 3 < 2:
+            answers, messages = ask((preempting, chunking)[number % 3], wishes[part], predicted=predicted[part])
+            checked += same(answers, truth[part])
+            told += messages
+            continue
         moved = [
             ({**asked, "predicted": guess}, bound_by)
-            for (bound_by, asked), guess in zip(wishes[start : start + 8], predicted[start : start + 8], strict=True)
+            for (bound_by, asked), guess in zip(wishes[part], predicted[part], strict=True)
         ]
-        said, _ = kill_and_resume([preempting, plain, chunking], moved, draw, most_passes=1)
-        assert [said[number] for number in range(len(moved))] == [true.token_ids for true in truth[start : start + 8]]
+        said, _ = kill_and_resume([preempting, plain, chunking], moved, draw, most_passes=3)
+        assert [said[place] for place in range(len(moved))] == [true.token_ids for true in truth[part]]
         checked += len(moved)
+    num_preempted = sum(each.controller._engine._scheduler.counters.preemptions for each in (preempting, chunking))
     for rank in (plain, preempting, chunking):
         rank.close()
-    return checked, count(told)
+    return checked, num_preempted, count(told)
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), SAMPLE)
 def test_a_sample_of_all_kinds_says_the_same(tmp_path, architecture, dtype):
-    checked, (scored, taken) = run_case(write_tiny_model(tmp_path, architecture), dtype, NUM_OF_SAMPLE, seed=7)
+    directory = write_tiny_model(tmp_path, architecture)
+    checked, preempted, (scored, taken) = run_case(directory, dtype, NUM_OF_SAMPLE, seed=7)
     assert checked == NUM_OF_SAMPLE
+    assert preempted or architecture != "llama", "windows leave room for all"
     assert scored > taken > 0
 
 
@@ -111,8 +116,9 @@ def test_a_sample_of_all_kinds_says_the_same(tmp_path, architecture, dtype):
 def test_ten_thousand_requests_say_the_same(tmp_path, architecture, dtype, request, record_property):
     seed = (request.config.getoption("randomly_seed", 0) or 0) + CASES.index((architecture, dtype))
     directory = write_tiny_model(tmp_path, architecture)
-    checked, (scored, taken) = run_case(directory, dtype, NUM_REQUESTS, seed)
-    for name, value in (("seed", seed), ("requests", checked), ("drafts", scored), ("taken", taken)):
+    checked, preempted, (scored, taken) = run_case(directory, dtype, NUM_REQUESTS, seed)
+    found = {"seed": seed, "requests": checked, "preempted": preempted, "drafts": scored, "taken": taken}
+    for name, value in found.items():
         record_property(name, value)
     assert checked == NUM_REQUESTS
     assert scored > taken > 0
