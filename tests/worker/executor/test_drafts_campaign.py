@@ -1,7 +1,7 @@
 """Requests of every kind, drawn at random, on every architecture: with drafts the tokens are those without.
 
 Preempted, in chunks, and moved to another worker after a pass or a few, to one without drafts among them. A sample of
-it runs always; `DORMOUSE_RECORD=drafts python -m pytest -m slow tests/worker/executor/test_drafts_campaign.py` runs all.
+it runs always; `DORMOUSE_RECORD=drafts python -m pytest -m slow` with this file runs all.
 """
 
 from __future__ import annotations
