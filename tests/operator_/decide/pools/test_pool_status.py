@@ -88,7 +88,7 @@ def test_a_claim_is_made_where_it_was_seen_that_there_is_none(known, missing):
 @pytest.mark.parametrize(
     ("claim", "is_tainted", "deleted"),
     [
-        (OURS, True, [("s-0", "c")]),
+        (OURS, True, [("s-0", "c", True)]),
         (OURS, False, []),
         (replace(OURS, is_deleting=True), True, []),
         (replace(OURS, is_ours=False), True, []),
@@ -120,7 +120,7 @@ def test_a_slot_whose_claim_was_taken_from_its_pods_by_force_is_left_before_it_h
     [slot] = plan_pool(observed).slots
     assert (slot.leaving == A) is is_robbed
     assert claims.missing(observed) == []
-    assert claims.spoiled(observed) == ([("s-0", "c")] if is_robbed and claim.uid else [])
+    assert claims.spoiled(observed) == ([("s-0", "c", True)] if is_robbed and claim.uid else [])
 
 
 @pytest.mark.parametrize("fields", [{"is_scheduled": False}, {"is_deleting": True}, {"has_ended": True}])
@@ -135,7 +135,7 @@ def test_a_pool_that_goes_gets_no_claims():
 @pytest.mark.parametrize(
     ("slot", "claim", "pods", "surplus"),
     [
-        (free("s-1"), OURS, (), [("s-1", "c")]),
+        (free("s-1"), OURS, (), [("s-1", "c", False)]),
         (free("s-1"), replace(OURS, is_deleting=True), (), []),
         (free("s-1"), replace(OURS, is_ours=False), (), []),
         (free("s-1"), SlotClaim(), (), []),
