@@ -41,20 +41,18 @@ def merge(deployment: Deployment, offers: Iterable[OfferedAdapter]) -> Merged:
     taken = {each.name: each for each in deployment.adapters}
     refusals: dict[str, Refusal] = {}
     for offer in sorted(offers, key=lambda each: (each.created, each.resource)):
-        refusal = next(_objections(deployment, offer, taken), None)
-        if refusal:
+        if offer.wanted is None:
+            refusals[offer.resource] = Refusal("InvalidSpec", offer.fault)
+        elif refusal := next(_objections(deployment, offer.wanted, taken), None):
             refusals[offer.resource] = refusal
-        elif offer.wanted:
+        else:
             taken[offer.wanted.name] = offer.wanted
     return Merged(replace(deployment, adapters=tuple(taken[name] for name in sorted(taken))), refusals)
 
 
-def _objections(deployment: Deployment, offer: OfferedAdapter, taken: Mapping[str, Adapter]) -> Iterator[Refusal]:
+def _objections(deployment: Deployment, wanted: Adapter, taken: Mapping[str, Adapter]) -> Iterator[Refusal]:
     """Yield why the base cannot serve this beside what it has already."""
-    wanted, engine, base = offer.wanted, deployment.engine, f"InferenceDeployment {deployment.key.name}"
-    if wanted is None:
-        yield Refusal("InvalidSpec", offer.fault)
-        return
+    engine, base = deployment.engine, f"InferenceDeployment {deployment.key.name}"
     if not engine.enable_lora:
         yield Refusal("AdaptersOff", f"{base} serves no adapters; set its spec.engine.enableLora true")
     if wanted.name == deployment.model.served_name:

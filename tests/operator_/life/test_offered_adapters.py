@@ -207,3 +207,7 @@ async def test_one_that_changed_meanwhile_is_looked_at_again(rig):
     rig.pump.pump()
     assert await rig.adapters.reconcile(AdaptersKey(*rig.key)) is None
     assert rig.adapters.seen == {}
+
+
+def test_what_is_looked_at_anew_is_told_by_the_base_and_its_namespace():
+    assert str(AdaptersKey("team", "tiny")) == "InferenceAdapters of team/tiny"

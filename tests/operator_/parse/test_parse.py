@@ -152,6 +152,13 @@ def test_the_ladder_has_its_delays_and_null_is_never():
     assert deployment(lifecycle={"level1AfterSeconds": 5}).lifecycle.zero_after_s is None
 
 
+@pytest.mark.parametrize("parallelism", [{"tensor": 2}, {"pipeline": 2}])
+def test_a_spare_engine_is_for_single_ranks(parallelism):
+    assert deployment(lifecycle={"spareEngine": True}).lifecycle.spare_engine
+    with pytest.raises(SpecError, match=r"spec\.lifecycle\.spareEngine needs spec\.parallelism\.tensor 1"):
+        deployment(lifecycle={"spareEngine": True}, parallelism=parallelism)
+
+
 @pytest.mark.parametrize(
     ("lifecycle", "words"),
     [

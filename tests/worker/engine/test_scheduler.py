@@ -2,6 +2,8 @@
 
 import pytest
 
+from dormouse_worker.engine.admission import Admission
+from dormouse_worker.engine.queues import Queues
 from tests.worker.engine.scheduler_kit import add, commit, make_scheduler, step
 
 
@@ -180,3 +182,7 @@ class TestWindows:
             step(scheduler)
             assert scheduler.tables.pool.num_used <= 4
         scheduler.check_integrity()
+
+
+def test_queues_and_who_is_admitted_from_them_say_what_there_is():
+    assert repr(Admission(Queues(), None, None, max_num_seqs=4)) == "Admission(Queues(running=0, waiting=0), 4 places)"
