@@ -53,7 +53,7 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         + ["PodDisruptionBudget"] * 2
         + ["Role", "RoleBinding", "Secret", "Service", "Service"]
         + ["ConfigMap"]
-        + ["CustomResourceDefinition"] * 2
+        + ["CustomResourceDefinition"] * 3
     )
 
 

@@ -37,7 +37,7 @@ def an_adapter(name: str, folder: str = "") -> dict[str, str]:
 
 def test_adapters_answer_as_merged_models_do_and_are_back_after_a_sleep(deployments, model_of, adapters, eventually):
     engine = {"enableLora": True, "maxLoras": 2, "maxLoraRank": 8, "maxCpuLoras": 4}
-    broken = an_adapter("gone", "no-such-folder")
+    broken = an_adapter("absent", "no-such-folder")
     name = deployments.apply("adapted", engine=engine, adapters=[an_adapter("sql"), an_adapter("legal"), broken])
 
     def states() -> dict[str, str]:
@@ -47,11 +47,11 @@ def test_adapters_answer_as_merged_models_do_and_are_back_after_a_sleep(deployme
         return [model_of(each).greedy(PROMPT, MAX_TOKENS) for each in names]
 
     deployments.wait(name, "condition=Ready", timeout_s=240)
-    eventually(lambda: states() == {"sql": "Loaded", "legal": "Loaded", "gone": "Failed"})
+    eventually(lambda: states() == {"sql": "Loaded", "legal": "Loaded", "absent": "Failed"})
     eventually(lambda: model_of.answers("sql", PROMPT, 1))
     expected = [adapters[""], adapters["sql"], adapters["legal"]]
     assert answers(name, "sql", "adapted:legal") == expected
-    assert "no such directory" in model_of.refusal("gone")
+    assert "no such directory" in model_of.refusal("absent")
     for level in (1, 2):
         deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
         deployments.wait(name, "condition=Asleep", timeout_s=120)

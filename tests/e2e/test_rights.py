@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dormouse_operator.parse.values import parse_bytes
 from tools.bootstrap import cache_root
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -72,6 +73,22 @@ def refuse_an_adapter(cluster, namespace, eventually):
     cluster.kubectl("delete", "infa", "lost", "-n", namespace)
 
 
+def lower_the_request_of_a_sleeper(deployments, eventually):
+    """Let a pod ask for less memory while it sleeps without weights, and for all of it once it serves."""
+
+    def requests():
+        found = [pod["spec"]["containers"][0]["resources"]["requests"]["memory"] for pod in deployments.pods(name)]
+        return [parse_bytes("memory", memory) >> 30 for memory in found]
+
+    order = {"desiredState": "Asleep", "sleepLevel": 2, "shrinkRequests": True}
+    name = deployments.apply("frugal", resources={"requests": {"memory": "3Gi"}}, lifecycle=order)
+    eventually(lambda: requests() == [2])
+    deployments.patch(name, {"lifecycle": {"desiredState": "Active"}})
+    deployments.wait(name, "condition=Ready")
+    assert requests() == [3]
+    deployments.patch(name, {"replicas": 0})
+
+
 def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deployments, cluster, release, eventually):
     audit_log = cache_root() / "localkube" / "log" / "audit.log"
     if not cluster.local:
@@ -86,6 +103,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     eventually(lambda: deployments.status(name)["rollout"]["revision"] != before)
     deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete')
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
+    lower_the_request_of_a_sleeper(deployments, eventually)
     shrink_a_pool(cluster, deployments.namespace, eventually)
     refuse_an_adapter(cluster, deployments.namespace, eventually)
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")

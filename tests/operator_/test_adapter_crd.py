@@ -67,9 +67,9 @@ async def served(cluster):
         yield client, kind
 
 
-def manifest(kind: Kind, name: str = "sql", **spec: Any) -> dict[str, Any]:
+def manifest(kind: Kind, **spec: Any) -> dict[str, Any]:
     body = {"base": "tiny", "uri": "pvc://loras/sql", **spec}
-    metadata = {"name": name, "namespace": "default"}
+    metadata = {"name": "sql", "namespace": "default"}
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": body}
 
 

@@ -125,6 +125,8 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "minActiveSeconds": 60,
             "holdTimeoutSeconds": 300,
             "maxHeldRequests": 1000,
+            "shrinkRequests": False,
+            "spareEngine": False,
         },
         "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }

@@ -97,8 +97,11 @@ REFUSED = [
     ({"slots": 0}, ["spec.slots", "0", "1"]),
     ({"slots": 257}, ["spec.slots", "257", "256"]),
     ({"gpusPerSlot": 0}, ["spec.gpusPerSlot", "0", "1"]),
-    ({"device": {}}, ["spec.device.claim", "Required"]),
-    ({"device": {**DEVICE, "reservation": {"resourceName": "x/y"}}}, ["unknown field", "spec.device.reservation"]),
+    ({"device": {}}, ["spec.device needs one of claim and reservation"]),
+    (
+        {"device": {**DEVICE, "reservation": {"resourceName": "x/y"}}},
+        ["spec.device needs one of claim and reservation"],
+    ),
     ({"device": {"claim": {"deviceClassName": "A b"}}}, ["spec.device.claim.deviceClassName", "A b"]),
     (
         {"device": {"claim": {**DEVICE["claim"], "selectors": [{"cel": {}}]}}},
