@@ -2,8 +2,10 @@
 
 import re
 
+import msgspec
 import pytest
 
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import TokenLogprobs, TokenOutput
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
@@ -229,6 +231,13 @@ def test_a_prompt_that_can_not_run_is_refused_with_the_limit(setup, prompt, why)
     assert refusal is not None
     assert re.search(why, refusal)
     assert not setup.engine.has_work
+
+
+def test_images_are_refused_where_the_model_reads_none(setup):
+    image = ImageInput(bytes(32), [(1, 2)], "a.safetensors", 10)
+    message = msgspec.structs.replace(make_add(prompt=[1, 2, 2, 3]), images=[image])
+    assert setup.engine.add(message) == "the prompt has 1 images; this model reads none"
+    assert image.num_rows == 2
 
 
 def test_failures_in_a_row_are_counted_until_a_pass_is_good(setup):

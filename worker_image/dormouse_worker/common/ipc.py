@@ -11,6 +11,7 @@ import msgspec
 
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.grammar import Grammar
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.tasks import GENERATE
 
 
@@ -64,6 +65,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     cache_salt: str = ""  # only requests of one salt share cached prefixes
     adapter: str = ""  # the digest of a LoRA adapter that the engine holds; "" = the base model alone
     prediction_token_ids: list[int] = []  # the output as its caller expects it: changes nothing but the time
+    images: list[ImageInput] = []  # in the order of their tokens; the front deletes their files once this has ended
 
 
 class PoolingParams(msgspec.Struct, frozen=True, gc=False):

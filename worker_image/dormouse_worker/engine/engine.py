@@ -72,6 +72,8 @@ class Engine:
         """
         if isinstance(message, AddPooling):
             return "the model makes text, and no vectors"
+        if message.images:
+            return f"the prompt has {len(message.images)} images; this model reads none"
         limit = self._scheduler.limits.max_model_len
         num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
