@@ -11,6 +11,7 @@ PLURAL = "inferencedeployments"
 POOL_KIND = "GpuPool"
 POOL_PLURAL = "gpupools"
 ADAPTER_KIND = "InferenceAdapter"
+KEY_KIND = "InferenceKey"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection

@@ -63,6 +63,7 @@ RIGHTS = (
     Right("list", "gpupools", _OURS, "pool, doctor, report"),
     Right("get", "gpupools", _OURS, "pool NAME, status of members"),
     Right("list", "inferenceadapters", _OURS, "adapters, doctor, report"),
+    Right("create", "inferencekeys", _OURS, "keys create"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
     Right("get", "pods/proxy", "", "top"),

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dormouse_cli.commands import batch, care, load, look, order, talk
+from dormouse_cli.commands import batch, care, keys, load, look, order, talk
 from dormouse_cli.exit_codes import listing
 
 _EXAMPLES = """Examples:
@@ -42,6 +42,7 @@ app.command(rich_help_panel=_ORDER)(order.sleep)
 app.command(rich_help_panel=_ORDER)(order.wake)
 app.command(rich_help_panel=_ORDER)(order.restart)
 app.command(rich_help_panel=_ORDER)(order.rollback)
+app.add_typer(keys.keys, name="keys", rich_help_panel=_ORDER)
 app.command(rich_help_panel=_TALK)(talk.generate)
 app.command(rich_help_panel=_TALK)(talk.chat)
 app.command(rich_help_panel=_TALK)(talk.tokenize)

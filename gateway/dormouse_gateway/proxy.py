@@ -134,7 +134,8 @@ class InferenceProxy:
             with admit(context.invocation_metadata()) as caller:
                 call = self._prepare(method, raw, context, record, caller)
                 with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
-                    await self._mover.go(call, record.trace.writing(context.write), self._try)
+                    async with self._keys.tenure(caller):
+                        await self._mover.go(call, record.trace.writing(context.write), self._try)
         except CallError as error:
             record.code, record.why = error.code, error.message
             self._metrics.rejected(error)

@@ -40,13 +40,14 @@ from dormouse_gateway.settings import (
 from dormouse_gateway.telemetry.metrics import Metrics
 from dormouse_gateway.workers.channels import Channels
 from dormouse_gateway.workers.loads import LoadWatch
-from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, KubeApi, Resource
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 
 _LOG = logging.getLogger(__name__)
 
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
 _WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
+_REVIEW_S = 1.0  # between two looks at which keys have expired
 _HAND_BACK_S = 1.0  # so long before the end of the drain: time for the refusals to reach the clients
 
 
@@ -177,6 +178,7 @@ class Gateway:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
             self._watch_files(tasks)
+            tasks.create_task(self._review_keys())
             for reflector in self._reflectors:
                 await reflector.synced.wait()
             self.router.is_synced = True
@@ -235,10 +237,16 @@ class Gateway:
         if self._identity:
             tasks.create_task(watch_files(self._identity.files, self._identity.reload, every_s=every_s))
 
+    async def _review_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_REVIEW_S)
+            self._keys.review()
+
     def _watches(self, api: KubeApi) -> Sequence[Reflector]:
         namespaces = self._settings.watch_namespaces
         return (
             Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self._on_deployment),
+            Reflector(api, INFERENCE_KEYS, namespaces, is_optional=True, on_change=self._keys.on_object),
             Reflector(
                 api, ENDPOINT_SLICES, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_slice
             ),

@@ -50,6 +50,9 @@ class Settings:
     # DORMOUSE_API_KEYS_DIR: one file for each client's key (see keys.py). None = everybody may call everything. Read
     # again when the files change; at the start a bad one stops the program.
     api_keys_dir: Path | None = None
+    # DORMOUSE_REQUIRE_API_KEYS: true or false. Refuse callers without a known key, also where DORMOUSE_API_KEYS_DIR is
+    # not set: then keys are InferenceKeys. Where none is required, known keys count all the same.
+    require_api_keys: bool = False
     # DORMOUSE_TLS_CERT_FILE, DORMOUSE_TLS_KEY_FILE: PEM, both or none. With them the gRPC and the HTTP API speak TLS
     # only, control and metrics stay plain (they are for the cluster). Read again when the files change.
     tls_cert_file: Path | None = None
@@ -137,6 +140,7 @@ class Settings:
             metrics_port=read.port("DORMOUSE_METRICS_PORT", cls.metrics_port),
             http_port=read.port("DORMOUSE_HTTP_PORT", cls.http_port),
             api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
+            require_api_keys=read.boolean("DORMOUSE_REQUIRE_API_KEYS", default=cls.require_api_keys),
             tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
             tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
             mutual_tls_dir=read.path("DORMOUSE_MUTUAL_TLS_DIR"),
@@ -256,7 +260,7 @@ def read_policy(settings: Settings) -> RouterPolicy:
 def read_keys(settings: Settings) -> Keyring:
     """Read the clients' keys. Raises BadSetting."""
     try:
-        return Keyring(settings.api_keys_dir)
+        return Keyring(settings.api_keys_dir, is_required=settings.require_api_keys)
     except (BadKeyFile, OSError) as error:
         raise BadSetting(f"DORMOUSE_API_KEYS_DIR: {error}") from error
 

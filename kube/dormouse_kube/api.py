@@ -35,6 +35,7 @@ LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
 INFERENCE_DEPLOYMENTS = Kind("inference.dormouse.dev/v1alpha1", "InferenceDeployment", "inferencedeployments")
 GPU_POOLS = Kind("inference.dormouse.dev/v1alpha1", "GpuPool", "gpupools")
 INFERENCE_ADAPTERS = Kind("inference.dormouse.dev/v1alpha1", "InferenceAdapter", "inferenceadapters")
+INFERENCE_KEYS = Kind("inference.dormouse.dev/v1alpha1", "InferenceKey", "inferencekeys")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dormouse_kube.api import Kind, KubeApi, Resource
-from dormouse_kube.errors import Gone, KubeError, Unavailable
+from dormouse_kube.errors import Gone, KubeError, NotFound, Unavailable
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,17 +63,19 @@ class Reflector:
         *,
         on_change: OnChange,
         label_selector: str = "",
+        is_optional: bool = False,
         backoff: Backoff | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the namespaces to look at; none means all."""
+        """Take the namespaces to look at; none means all. Of a kind that is optional and undefined there is nothing."""
         self._api = api
         self._kind = kind
         self._namespaces: tuple[str | None, ...] = tuple(dict.fromkeys(namespaces)) or (None,)
         self._on_change = on_change
         self._label_selector = label_selector
+        self._is_optional = is_optional
         self._backoff = backoff or Backoff()
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311  # jitter needs no cryptography
@@ -113,7 +115,11 @@ class Reflector:
             except KubeError as error:
                 self._failures[namespace] += 1
                 delay_s = self._pause_s(error, self._failures[namespace])
-                level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING  # Gone is normal after silence
+                is_undefined = self._is_optional and isinstance(error, NotFound)
+                if is_undefined:
+                    self._take_list(namespace, ())
+                is_normal = isinstance(error, Gone) or (is_undefined and self._failures[namespace] > 1)
+                level = logging.DEBUG if is_normal else logging.WARNING  # Gone is normal after silence
                 _LOG.log(level, "watching %s broke, again in %.1f s: %s", self._kind.plural, delay_s, error)
                 await self._sleep(delay_s)
 
@@ -125,7 +131,11 @@ class Reflector:
     async def _relist(self, namespace: str | None) -> str:
         """Make the copy equal to a fresh list; return the list's version."""
         listed = await self._api.list(self._kind, namespace, label_selector=self._label_selector)
-        fresh = {key_of(obj): obj for obj in listed.items}
+        self._take_list(namespace, listed.items)
+        return listed.resource_version
+
+    def _take_list(self, namespace: str | None, objects: Sequence[Resource]) -> None:
+        fresh = {key_of(obj): obj for obj in objects}
         known = [key for key in self._objects if namespace is None or key.namespace == namespace]
         for key in known:
             if key not in fresh:
@@ -135,7 +145,6 @@ class Reflector:
         self._unlisted.discard(namespace)
         if not self._unlisted:
             self.synced.set()
-        return listed.resource_version
 
     async def _watch(self, namespace: str | None, version: str) -> str:
         """Follow changes until the server ends the watch; return the version to continue from, at once or soon."""

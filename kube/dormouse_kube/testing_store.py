@@ -18,7 +18,7 @@ from dormouse_kube.api import PODS, Kind, Resource, WatchEvent
 from dormouse_kube.errors import Conflict, Gone, Invalid
 from dormouse_kube.merge import merge, remove_given_up
 
-_WITH_GENERATION = {"inferencedeployments", "gpupools", "inferenceadapters"}
+_WITH_GENERATION = {"inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys"}
 _WITH_STATUS = {"pods", "services", *_WITH_GENERATION}
 
 T = TypeVar("T")

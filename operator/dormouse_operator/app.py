@@ -28,6 +28,7 @@ from dormouse_operator.adapter_reconcile import AdapterReconciler
 from dormouse_operator.certificates.identities import Identities
 from dormouse_operator.decide.release import Release
 from dormouse_operator.derived_settings import certificate_settings, release_of, worker_defaults
+from dormouse_operator.key_reconcile import KeyReconciler
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
 from dormouse_operator.model.pools import Replica
@@ -134,6 +135,7 @@ class App:
         self.reconciler = self._make_reconciler(hands, seeds)
         self.pools = self._make_pools(hands, seeds)
         self.adapters = AdapterReconciler(hands.writer, self.cache, clock=now, reporter=settings.pod_name)
+        self.keys = KeyReconciler(kube, hands.writer, namespaces=settings.watch_namespaces, clock=now)
         self._follow(tls)
 
     def _make_reconciler(self, hands: _Hands, seeds: Seeds) -> Reconciler:
@@ -220,6 +222,7 @@ class App:
             stop.wait(),
             self._lead(),
             self.feed.run(),
+            self.keys.follow(),
             self._watch(self.feed, namespaces=namespaces, on_call=self._metrics.count_call),
         )
 
@@ -230,7 +233,7 @@ class App:
         try:
             self._acts = True
             self.worklist.sweep(key for key, _ in self.cache.versions())
-            listening = [listen() for listen in self._listening]
+            listening = [self.keys.run(), *(listen() for listen in self._listening)]
             if self.identities:
                 listening.append(self.identities.run())
             await race(self.candidate.keep(), self.worklist.run(), self._resync(), self.scaler.run(), *listening)

@@ -30,7 +30,7 @@ def test_kustomize_takes_all_of_it(cluster: Cluster, built: list[Manifest]):
     def names(manifests: list[Manifest]) -> set[tuple[str, str]]:
         return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
 
-    plurals = ("inferencedeployments", "gpupools", "inferenceadapters")
+    plurals = ("inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys")
     definitions = {("CustomResourceDefinition", f"{plural}.inference.dormouse.dev") for plural in plurals}
     assert names(built) == names(rendered(cluster)) | {("Namespace", NAMESPACE)} | definitions
 

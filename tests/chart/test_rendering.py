@@ -132,6 +132,7 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_deployments_but_for
         "inferencedeployments/scale",
         "gpupools",
         "inferenceadapters",
+        "inferencekeys",
     }
 
 
@@ -140,7 +141,7 @@ def _aggregated_to(role: Manifest) -> set[str]:
     return {label.removeprefix(prefix) for label in role["metadata"]["labels"] if label.startswith(prefix)}
 
 
-@pytest.mark.parametrize("plural", ["inferencedeployments", "gpupools", "inferenceadapters"])
+@pytest.mark.parametrize("plural", ["inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys"])
 def test_the_installed_crd_is_the_one_of_the_tree_and_stays_on_uninstall(default: list[Manifest], plural: str):
     installed = named(default, "CustomResourceDefinition", f"{plural}.inference.dormouse.dev")
     written = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())

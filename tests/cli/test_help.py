@@ -11,18 +11,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from dormouse_cli import checks
 from dormouse_cli.commands.care import Shell
 from dormouse_cli.exit_codes import ExitCode
 from dormouse_cli.main import app
+from tools.pages.commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
-GROUP = typer.main.get_command(app)
-COMMANDS = dict(GROUP.commands)
+COMMANDS = commands()
 PARAMETERS = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.params]
 HEAVY = {"kubernetes", "aiohttp", "asyncio", "grpc", "google", "yaml", "dormouse_kube"}
 

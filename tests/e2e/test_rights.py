@@ -73,6 +73,14 @@ def refuse_an_adapter(cluster, namespace, eventually):
     cluster.kubectl("delete", "infa", "lost", "-n", namespace)
 
 
+def refuse_a_key(cluster, namespace, eventually):
+    """Let an InferenceKey be over, which its status says."""
+    manifest = {"apiVersion": "inference.dormouse.dev/v1alpha1", "kind": "InferenceKey", "metadata": {"name": "over"}}
+    cluster.apply({**manifest, "spec": {"sha256": "0" * 64, "expires": "2020-01-01T00:00:00Z"}}, namespace)
+    eventually(lambda: cluster.get("infk", "over", namespace).get("status", {}).get("state") == "Expired")
+    cluster.kubectl("delete", "infk", "over", "-n", namespace)
+
+
 def lower_the_request_of_a_sleeper(deployments, eventually):
     """Let a pod ask for less memory while it sleeps without weights, and for all of it once it serves."""
 
@@ -106,6 +114,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     lower_the_request_of_a_sleeper(deployments, eventually)
     shrink_a_pool(cluster, deployments.namespace, eventually)
     refuse_an_adapter(cluster, deployments.namespace, eventually)
+    refuse_a_key(cluster, deployments.namespace, eventually)
     cluster.kubectl("scale", f"infd/{name}", "-n", deployments.namespace, "--replicas=0")
     eventually(lambda: not deployments.pods(name))
     granted = granted_rights(cluster, release)

@@ -11,7 +11,8 @@ from tests.install.conftest import MODEL, RESOURCES, Installed, gateway
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-CRDS = [f"crd/{plural}.inference.dormouse.dev" for plural in ("inferencedeployments", "gpupools", "inferenceadapters")]
+PLURALS = ("inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys")
+CRDS = [f"crd/{plural}.inference.dormouse.dev" for plural in PLURALS]
 GREEDY = [5, 6, 7]
 
 

@@ -39,6 +39,9 @@ def parse_dormouse(call: Command) -> None:
         return
     name, *rest = call.words
     command = GROUP.commands[name]
+    if hasattr(command, "commands"):
+        name, *rest = rest
+        command = command.commands[name]
     if call.is_whole:
         command.make_context(name, [word for word in rest if word != "--help"], parent=typer.Context(GROUP))
     known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}

@@ -50,7 +50,7 @@ def test_every_rpc_message_field_and_value_has_a_comment():
 
 
 def test_every_field_of_the_resource_and_every_value_of_the_chart_is_described():
-    for plural in ("inferencedeployments", "gpupools", "inferenceadapters"):
+    for plural in ("inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys"):
         assert [one.path for one in resource.all_fields(plural) if len(one.description) < LEAST] == []
     assert [one.path for one in chart.all_values() if len(one.description) < LEAST] == []
 
@@ -60,6 +60,7 @@ def test_every_field_and_value_stands_in_its_page():
         "inferencedeployment.md": resource.all_fields("inferencedeployments"),
         "gpupool.md": resource.all_fields("gpupools"),
         "inferenceadapter.md": resource.all_fields("inferenceadapters"),
+        "inferencekey.md": resource.all_fields("inferencekeys"),
         "chart.md": chart.all_values(),
     }
     for page, listed in pages.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer.main
@@ -14,10 +14,16 @@ from tools.pages.tables import code, escaped, page, table
 
 
 def commands() -> Mapping[str, Any]:
-    """Return name → command, in the order of --help."""
-    group: Any = typer.main.get_command(app)
-    found: Mapping[str, Any] = group.commands
-    return found
+    """Return name → command, in the order of --help; those of a group by both names."""
+    return dict(_below(typer.main.get_command(app), ""))
+
+
+def _below(group: Any, before: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _below(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 def text() -> str:

@@ -33,7 +33,13 @@ def pages() -> dict[str, str]:
     deployments = _text("inferencedeployments", "InferenceDeployment", _DEPLOYMENTS)
     adapters = _text("inferenceadapters", "InferenceAdapter", _ADAPTERS)
     pools = _text("gpupools", "GpuPool", _POOLS)
-    return {"inferencedeployment.md": deployments, "gpupool.md": pools, "inferenceadapter.md": adapters}
+    keys = _text("inferencekeys", "InferenceKey", _KEYS)
+    return {
+        "inferencedeployment.md": deployments,
+        "gpupool.md": pools,
+        "inferenceadapter.md": adapters,
+        "inferencekey.md": keys,
+    }
 
 
 def _text(plural: str, kind: str, introduction: str) -> str:
@@ -92,3 +98,5 @@ _POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. `kubectl expl
 shows the same text. An unknown field is an error. See [GPU pools](../concepts/pools.md)."""
 _ADAPTERS = """`inference.dormouse.dev/v1alpha1`, short name `infa`. The same text is told by `kubectl explain
 infa.spec`. A field that is not here is an error. [Adapters](../concepts/adapters.md) has the rest."""
+_KEYS = """`inference.dormouse.dev/v1alpha1`, short name `infk`. `kubectl explain infk.spec` tells the same text. An
+unknown field is an error. See [Keys](../how-to/keys.md)."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ class BadKeyFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key. The digest is compared, never shown."""
+    """One key, of a file or of an InferenceKey. The digest is compared, never shown."""
 
     name: str
     digest: bytes  # SHA-256
     models: frozenset[str] | None = None  # None = all
     requests_per_minute: int | None = None  # None = any number
     max_concurrent: int | None = None  # None = any number
+    namespace: str = ""  # whose models an InferenceKey names; "" = of a file, which names those of all
+    expires: datetime | None = None  # None = never
 
     def __repr__(self) -> str:
         """Show what the key may do."""

@@ -1,12 +1,15 @@
 """Who may call, what, and how much: the API keys. Owns the known keys and what each is using now; knows no wire.
 
-Keys lie in a directory (a mounted Secret), one file for each; the file's name is the key's name in logs and messages:
+Keys are InferenceKeys, or lie in a directory (a mounted Secret), one file for each; the file's name is the key's name
+in logs and messages:
 
     {"sha256": "<64 hexadecimal digits>", "models": ["tiny", "a/*"], "requests_per_minute": 60, "max_concurrent": 4}
 
 Only the digest is needed; what is left out is not limited. A model is named as clients name it, as namespace/name, or
 with all others of its namespace as namespace/*. The key itself is a long random text (`openssl rand -hex 32`): of such
 ones a plain SHA-256 cannot be undone. Limits hold in each gateway by itself.
+
+An InferenceKey names models of its own namespace only. What is deleted or expires ends what runs under it.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -27,8 +31,12 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
+from dormouse_gateway.clients.key_objects import KeyObjects
 from dormouse_gateway.clients.salts import presented_key
+from dormouse_gateway.clients.tenure import Tenure
 from dormouse_gateway.model import Deployment
+from dormouse_kube.api import Resource
+from dormouse_kube.reflector import ObjectKey
 
 _LOG = logging.getLogger(__name__)
 _BUSY_RETRY_S = 1.0  # some request of the key ends, nobody knows when
@@ -64,13 +72,22 @@ class Caller:
 
     def may_use(self, deployment: Deployment, name: str) -> bool:
         """Return whether the model is for this caller; `name` is the shortest under which it answers."""
-        if self.key is None or self.key.models is None:
+        if self.key is None:
             return True
-        return name in self.key.models or self.owns(deployment)
+        if self.key.namespace and self.key.namespace != deployment.key.namespace:
+            return False
+        if self.key.models is None:
+            return True
+        return name.removeprefix(f"{self.key.namespace}/") in self.key.models or self.owns(deployment)
 
     def owns(self, deployment: Deployment) -> bool:
         """Return whether the key is bound to the model's namespace, or to the model itself by its full name."""
-        if self.key is None or self.key.models is None:
+        if self.key is None:
+            return False
+        if self.key.namespace:
+            is_there = self.key.namespace == deployment.key.namespace
+            return is_there and (self.key.models is None or deployment.key.name in self.key.models)
+        if self.key.models is None:
             return False
         return not self.key.models.isdisjoint({deployment.full_name, f"{deployment.key.namespace}/*"})
 
@@ -80,21 +97,26 @@ ANYBODY = Caller()
 
 @dataclass(slots=True)
 class Keyring:
-    """The keys of a directory; without a directory everybody may do everything."""
+    """The keys of a directory, and InferenceKeys. Where no key is required, callers without one may do everything."""
 
     directory: Path | None = None
     clock: Callable[[], float] = time.monotonic
+    is_required: bool = False  # also without a directory
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # which may jump, unlike `clock`
+    objects: KeyObjects = field(default_factory=KeyObjects)
+    _tenure: Tenure = field(default_factory=Tenure)
     _keys: dict[str, ApiKey] = field(default_factory=dict)
     _uses: dict[str, _Use] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read all of them. Raises BadKeyFile or OSError."""
+        """Read all files. Raises BadKeyFile or OSError."""
+        self.is_required = self.is_required or self.directory is not None
         self._keys = {path.name: read_key(path) for path in self._files()}
 
     def __repr__(self) -> str:
         """Show the names and what runs."""
         running = [f"{name}: {self._uses[name].running if name in self._uses else 0}" for name in sorted(self._keys)]
-        return f"Keyring({', '.join(running) if self.directory else 'open'})"
+        return f"Keyring({', '.join(running) if self.is_required else 'open'})"
 
     def reload(self) -> None:
         """Read the directory again. A file that became unreadable leaves its key as it was, and is logged."""
@@ -102,20 +124,43 @@ class Keyring:
             self._keys = {key.name: key for key in map(self._reread, self._files()) if key}
         except OSError:
             _LOG.exception("the API keys stay as they were")
-        self._uses = {name: use for name, use in self._uses.items() if name in self._keys or use.running}
+        self.review()
+
+    def on_object(self, key: ObjectKey, obj: Resource | None) -> None:
+        """Take a change of an InferenceKey. Never raises."""
+        self.objects.on_change(key, obj)
+        self.review()
+
+    def review(self) -> None:
+        """End what runs under keys that are no more, and forget what nobody uses. To be called now and then, too."""
+        self._tenure.review(self._why_not)
+        known = {*self._keys, *self.objects.names()}
+        self._uses = {name: use for name, use in self._uses.items() if name in known or use.running}
 
     def identify(self, metadata: Any) -> Caller:
         """Return who presents the metadata's key. Raises CallError UNAUTHENTICATED."""
         presented = presented_key(metadata)
-        if self.directory is None:
-            return ANYBODY
         if not presented:
-            raise _unknown("no API key is given; send it as authorization: Bearer KEY")
-        digest = hashlib.sha256(presented).digest()
-        found = [key for key in self._keys.values() if hmac.compare_digest(digest, key.digest)]  # always all of them
-        if not found:
-            raise _unknown("the API key is not known")
-        return Caller(found[0])
+            if self.is_required:
+                raise _unknown("no API key is given; send it as authorization: Bearer KEY")
+            return ANYBODY
+        found = self._find(hashlib.sha256(presented).digest())
+        if found is None:
+            if self.is_required:
+                raise _unknown("the API key is not known")
+            return ANYBODY
+        if why := self._why_not(found):
+            raise why
+        return Caller(found)
+
+    @asynccontextmanager
+    async def tenure(self, caller: Caller) -> AsyncIterator[None]:
+        """Run what is within as long as the caller's key stands. Raises CallError UNAUTHENTICATED once it does not."""
+        if caller.key is None:
+            yield
+            return
+        async with self._tenure.stay(caller.key):
+            yield
 
     @contextmanager
     def admit(self, metadata: Any, *, num_requests: int = 1) -> Iterator[Caller]:
@@ -147,6 +192,20 @@ class Keyring:
             raise _exhausted(f"the API key {key.name} may send {key.requests_per_minute} requests per minute", wait_s)
         use.tokens -= num_requests
 
+    def _find(self, digest: bytes) -> ApiKey | None:
+        """Return the key with this digest; files go first, and all of them are always compared."""
+        found = [key for key in self._keys.values() if hmac.compare_digest(digest, key.digest)]
+        return found[0] if found else self.objects.find(digest)
+
+    def _why_not(self, key: ApiKey) -> CallError | None:
+        """Return why nobody may call with a key that was let in; None if they may."""
+        found = self._find(key.digest)
+        if found is None or found.name != key.name:
+            return _ended(f"the API key {key.name} was revoked")
+        if found.expires and found.expires <= self.now():
+            return _ended(f"the API key {key.name} expired at {found.expires:%Y-%m-%dT%H:%M:%SZ}")
+        return None
+
     def _files(self) -> list[Path]:
         """Return one path for each key; what begins with a dot is how Kubernetes swaps a Secret's content."""
         found = self.directory.iterdir() if self.directory else ()
@@ -162,6 +221,10 @@ class Keyring:
 
 def _unknown(message: str) -> CallError:
     return CallError(grpc.StatusCode.UNAUTHENTICATED, message)
+
+
+def _ended(message: str) -> CallError:
+    return CallError(grpc.StatusCode.UNAUTHENTICATED, message, reason="key_ended")
 
 
 def _exhausted(message: str, retry_after_s: float) -> CallError:

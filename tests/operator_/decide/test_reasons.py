@@ -11,12 +11,13 @@ import pytest
 import dormouse_operator.decide.conditions
 import dormouse_operator.decide.pools.conditions
 from dormouse_api.remedies import REMEDIES
-from dormouse_operator.decide import adapter_sets, membership, offered_adapters
+from dormouse_operator.decide import adapter_sets, key_statuses, membership, offered_adapters
 from dormouse_worker.common import errors
 
 FOLDER = Path(dormouse_operator.decide.conditions.__file__).parent
 POOL_FOLDER = Path(dormouse_operator.decide.pools.conditions.__file__).parent
 ADAPTER_SETS, OFFERED = Path(adapter_sets.__file__), Path(offered_adapters.__file__)
+KEYS = Path(key_statuses.__file__)
 ROOT = Path(__file__).resolve().parents[3]
 RUNGS = {"holds", "not_yet", "failed", "unknown", "make"}
 
@@ -71,6 +72,11 @@ def test_each_reason_of_an_inferenceadapter_s_condition_has_a_remedy():
     found |= reasons_in(OFFERED, makers={"Condition"}, place=2)
     assert {"NoAdapterPlace", "BaseNotFound", "AdapterFailed"} <= found
     assert found <= REMEDIES.keys()
+
+
+def test_each_reason_of_an_inferencekey_s_condition_has_a_remedy():
+    found = reasons_in(KEYS, makers={"Condition"}, place=2)
+    assert {"Expired", "DigestTaken"} <= found <= REMEDIES.keys()
 
 
 def test_each_reason_why_a_member_has_nothing_awake_has_a_remedy():

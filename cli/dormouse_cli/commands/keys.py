@@ -1,0 +1,38 @@
+"""`keys`: API keys for the models of a namespace."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dormouse_cli.options import Context, Kubeconfig, Namespace
+from dormouse_cli.session import Session, run
+
+keys = typer.Typer(help="Make API keys for the models of a namespace.", no_args_is_help=True)
+
+
+@keys.command()
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the InferenceKey.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that it may use; may be repeated. Default is all of the namespace."),
+    ] = None,
+    expires_in_days: Annotated[float | None, typer.Option(min=0.001, help="Days until it ends; default never.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests in any minute.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")] = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Make an InferenceKey and print its key, once: only its digest is stored."""
+    limits = {"requestsPerMinute": requests_per_minute, "maxConcurrent": max_concurrent}
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import new_key
+
+        await new_key.create(session, name, models=model, expires_in_days=expires_in_days, limits=limits)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
