@@ -16,7 +16,7 @@ from tools.pages.tables import page, table
 ALLOWED = frozenset(
     {
         *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC"),
-        *("LLVM-exception", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "Zlib"),
+        *("LLVM-exception", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib"),
     }
 )
 # NVIDIA's libraries, which CUDA's build of torch needs. Allowed in the worker's image only.
