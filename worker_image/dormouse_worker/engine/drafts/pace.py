@@ -12,8 +12,11 @@ from math import floor, log
 MARGIN = 1.5  # a row must be worth so many times its price: prices and chances are estimates
 WEIGHT = 0.1  # of the newest observation in an average
 PROBE_EVERY = 32  # chances let go before one token is tried, where nothing longer is worth it
+PROBE_PRICE_EVERY = 256  # the same where a row costs as much as a token: only to learn whether it still does
 _LEAST, _MOST = 0.02, 0.98  # no estimate is a certainty
 _FIRST_ROW = 0.09  # of a pass over one row: decision 16's table
+_PRICE_STEP, _PASS_STEP = 1.1, 1.02  # of an estimated median to the next; few drafts magnify what a pass is off
+_CHEAPEST, _DEAREST = 0.005, 2.0  # price of a row, in tokens
 
 
 class Acceptance:
@@ -29,13 +32,11 @@ class Acceptance:
     def choose_length(self, price: float, most: int) -> int:
         """Return how many tokens to propose, `most` at most, where a row costs `price` tokens; counts those let go."""
         threshold = price * MARGIN
-        if threshold >= 1:
-            return 0
-        length = min(most, floor(log(max(threshold, 1e-6)) / log(self.chance)))
+        length = min(most, floor(log(max(threshold, 1e-6)) / log(self.chance))) if threshold < 1 else 0
         if length > 0:
             return length
         self._num_let_go += 1
-        return min(most, self._num_let_go % PROBE_EVERY == 0)
+        return min(most, self._num_let_go % (PROBE_EVERY if threshold < 1 else PROBE_PRICE_EVERY) == 0)
 
     def note(self, num_proposed: int, num_taken: int) -> None:
         """So many of the proposed tokens were taken: each a success, and the first that was not a failure."""
@@ -49,7 +50,11 @@ class Acceptance:
 
 
 class RowPrice:
-    """What a row more costs, in tokens, beside N sequences that decode: measured, and before that as it is known."""
+    """What a row more costs, in tokens, beside N sequences that decode: measured, and before that as it is known.
+
+    Estimates are medians, which one pass moves by a tenth at most: a machine that was busy elsewhere for a while must not make
+    rows look dear for good.
+    """
 
     def __init__(self) -> None:
         self._plain_s: dict[int, float] = {}  # of passes without drafts, by the magnitude of N
@@ -68,10 +73,14 @@ class RowPrice:
         magnitude, num_drafts = num_seqs.bit_length(), num_rows - num_seqs
         plain_s = self._plain_s.get(magnitude)
         if num_drafts == 0:
-            self._plain_s[magnitude] = seconds if plain_s is None else plain_s + WEIGHT * (seconds - plain_s)
+            self._plain_s[magnitude] = seconds if plain_s is None else _step(plain_s, seconds, _PASS_STEP)
         elif plain_s:
-            price = min(2.0, max(0.0, (seconds / plain_s - 1) * num_seqs / num_drafts))
-            self._prices[magnitude] = self.of(num_seqs) + WEIGHT * (price - self.of(num_seqs))
+            price = _step(self.of(num_seqs), (seconds / plain_s - 1) * num_seqs / num_drafts, _PRICE_STEP)
+            self._prices[magnitude] = min(_DEAREST, max(_CHEAPEST, price))
+
+
+def _step(estimate: float, seen: float, factor: float) -> float:
+    return estimate * factor if seen > estimate else estimate / factor
 
 
 def _prior(num_seqs: int) -> float:
