@@ -37,6 +37,7 @@ from bench.speculation_picture import draw
 from bench.step_cost import measure_drafted_step_ms
 from bench.structured_probe import Ask, Asked, Said
 from bench.workload import make_workload
+from dormouse_worker.engine.drafts.pace import EqualRows
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from tools.demo_model import demo_model_dir
 
@@ -190,14 +191,15 @@ def _propose() -> Row:
     """Return the median time to note a token and to propose, in a long text of few words."""
     draw = random.Random(7)
     drafts = SequenceDrafts([draw.randrange(VOCABULARY) for _ in range(LONG_TOKENS)], 2 * LONG_TOKENS)
-    while drafts.propose(0.0, 8) == () or len(drafts.propose(0.0, 8)) < 8:  # takes the text in over several passes
+    costs = EqualRows(0.0)
+    while len(drafts.propose(costs, 8)) < 8:  # takes the text in over several passes
         drafts.append([draw.randrange(VOCABULARY)])
     seconds = []
     for _ in range(NUM_PROPOSALS):
         token = draw.randrange(VOCABULARY)
         began_s = time.perf_counter()
         drafts.append([token])
-        drafts.propose(0.0, 8)
+        drafts.propose(costs, 8)
         seconds.append(time.perf_counter() - began_s)
     what = f"to propose for a sequence of {LONG_TOKENS} tokens, median of {NUM_PROPOSALS}"
     return Row(what, 1e6 * median(seconds), "µs", goal=AtMost(10))

@@ -29,7 +29,7 @@ from dormouse_worker.common.ipc import EngineMessage, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.drafts.pace import RowPrice
+from dormouse_worker.engine.drafts.pace import EqualRows, RowCosts
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
@@ -129,13 +129,13 @@ class Foreseen:
         return (num_steps + STEPS_OF_PROMPTS) * (1 + self.num_drafts)
 
 
-class FreeRows(RowPrice):
+class FreeRows(RowCosts):
     """A row of a draft costs nothing, whatever is measured."""
 
-    def of(self, num_seqs: int) -> float:
-        """See `RowPrice`."""
+    def of(self, num_seqs: int) -> EqualRows:
+        """See `RowCosts`."""
         del num_seqs
-        return 0.0
+        return EqualRows(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def make_bench(
     report = make_report(num_gpu_blocks=num_blocks, block_size=settings.block_size, max_model_len=longest)
     engine = build_engine(settings, report, (num_blocks + 1, 0), executor, clock=time.monotonic)
     if (speculation := engine._scheduler.speculation) is not None:  # noqa: SLF001  nobody else has a use for it
-        speculation.price = FreeRows()
+        speculation.costs = FreeRows(NUM_SEQS)
     said: dict[str, list[int]] = {}
     tokens = random.Random(7)
     for number in range(num_seqs):

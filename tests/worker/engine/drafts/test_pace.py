@@ -1,55 +1,98 @@
 """How many tokens are proposed: as many as are worth their rows."""
 
-import pytest
+from dormouse_worker.engine.drafts.pace import (
+    PROBE_EVERY,
+    PROBE_PRICE_EVERY,
+    Acceptance,
+    Costs,
+    EqualRows,
+    RowCosts,
+    RowsAlone,
+)
 
-from dormouse_worker.engine.drafts.pace import PROBE_EVERY, PROBE_PRICE_EVERY, Acceptance, RowPrice
+
+def dearest_worthwhile(costs: Costs) -> float:
+    """Return how likely a single token must be to be proposed."""
+    return next(percent for percent in range(1, 101) if percent == 100 or costs.best_length(percent / 100, 1)) / 100
 
 
 def test_the_likelier_a_token_is_taken_and_the_cheaper_a_row_the_longer_is_the_draft():
-    lengths = [Acceptance(chance).choose_length(0.1, 64) for chance in (0.1, 0.3, 0.6, 0.9)]
+    lengths = [Acceptance(chance).choose_length(EqualRows(0.1), 64) for chance in (0.1, 0.3, 0.6, 0.9)]
     assert lengths == [0, 1, 3, 18]
-    assert [Acceptance(0.8).choose_length(price, 6) for price in (0.0, 0.1, 0.3, 0.6, 0.7)] == [6, 6, 3, 0, 0]
+    prices = (0.0, 0.1, 0.3, 0.6, 0.7)
+    assert [Acceptance(0.8).choose_length(EqualRows(price), 6) for price in prices] == [6, 6, 3, 0, 0]
 
 
 def test_where_a_row_costs_a_token_one_is_tried_rarely_to_learn_whether_it_still_does():
     acceptance = Acceptance(0.98)
-    tried = [acceptance.choose_length(0.7, 8) for _ in range(2 * PROBE_PRICE_EVERY)]
+    tried = [acceptance.choose_length(EqualRows(0.7), 8) for _ in range(2 * PROBE_PRICE_EVERY)]
     assert [place for place, length in enumerate(tried, 1) if length] == [PROBE_PRICE_EVERY, 2 * PROBE_PRICE_EVERY]
     assert max(tried) == 1
 
 
 def test_where_drafts_were_wrong_one_token_is_tried_now_and_then():
-    acceptance = Acceptance(0.5)
-    while acceptance.choose_length(0.1, 8):
+    acceptance, costs = Acceptance(0.5), EqualRows(0.1)
+    while acceptance.choose_length(costs, 8):
         acceptance.note(8, 0)
-    tried = [acceptance.choose_length(0.1, 8) for _ in range(2 * PROBE_EVERY)]
+    tried = [acceptance.choose_length(costs, 8) for _ in range(2 * PROBE_EVERY)]
     assert set(tried) == {0, 1}
     assert sum(tried) == 2
     for _ in range(30):
         acceptance.note(1, 1)
-    assert acceptance.choose_length(0.1, 8) == 8, "it pays again"
+    assert acceptance.choose_length(costs, 8) == 8, "it pays again"
 
 
 def test_a_row_costs_what_it_was_seen_to_cost_beside_so_many_sequences():
-    price = RowPrice()
-    before = price.of(1)
-    assert 0 < before < price.of(8) < price.of(64) < 1
-    price.observe(1, 5, 3.0)
-    assert price.of(1) == before, "nothing to compare it with"
+    costs = RowCosts(8)
+    before = dearest_worthwhile(costs.of(64))
+    assert dearest_worthwhile(costs.of(1)) < dearest_worthwhile(costs.of(8)) < before < 1.5
+    costs.observe(64, 72, 3.0)
+    assert dearest_worthwhile(costs.of(64)) == before, "nothing to compare it with"
     for _ in range(100):
-        price.observe(1, 1, 1.0)
-        price.observe(1, 5, 1.2)
-        price.observe(64, 64, 2.0)
-        price.observe(64, 72, 2.5)
-    assert price.of(1) == pytest.approx(0.05, rel=0.25), "medians swing by a step"
-    assert price.of(64) == pytest.approx(2.0, rel=0.25)
-    assert price.of(8) < 1, "nobody saw"
+        costs.observe(64, 64, 2.0)
+        costs.observe(64, 72, 2.01)
+    assert dearest_worthwhile(costs.of(64)) < 0.15
+    for _ in range(100):
+        costs.observe(64, 64, 2.0)
+        costs.observe(64, 72, 2.5)
+    assert dearest_worthwhile(costs.of(64)) == 1
+    assert dearest_worthwhile(costs.of(8)) < 1, "nobody saw"
+    assert repr(costs.of(64)) == "EqualRows(2.000)"
+
+
+def test_alone_a_long_draft_may_be_worth_what_a_short_one_is_not():
+    costs = RowCosts(8)
+    for _ in range(100):
+        costs.observe(1, 1, 1.0)
+        costs.observe(1, 2, 1.5)
+        costs.observe(1, 9, 1.6)
+    assert costs.of(1).best_length(0.5, 1) == 0
+    assert costs.of(1).best_length(0.7, 8) == 8
+
+
+def test_alone_more_rows_never_cost_less():
+    costs = RowsAlone(8)
+    for _ in range(100):
+        costs.observe(4, 0.05)
+    assert costs.best_length(0.3, 1) == 1, "less than four"
+    for _ in range(100):
+        costs.observe(2, 0.9)
+    assert costs.best_length(0.5, 8) == 1, "nor do four"
 
 
 def test_passes_that_took_long_for_another_reason_do_not_make_rows_dear():
-    price = RowPrice()
+    costs = RowCosts(8)
     for number in range(200):
         pause = 2.0 if number % 4 == 3 else 0.0
-        price.observe(1, 1, 0.010 + pause)
-        price.observe(1, 9, 0.015 + pause)
-    assert price.of(1) < 0.2
+        for num_seqs in (1, 2):
+            costs.observe(num_seqs, num_seqs, 0.010 + pause)
+            costs.observe(num_seqs, num_seqs + 8, 0.012 + pause)
+    assert costs.of(1).best_length(0.4, 8) > 0
+    assert costs.of(2).best_length(0.4, 8) > 0
+
+
+def test_a_table_knows_more_rows_than_it_has_as_its_last():
+    costs = RowsAlone(1)
+    for _ in range(100):
+        costs.observe(9, 2.0)
+    assert costs.best_length(0.98, 9) == 0

@@ -70,4 +70,4 @@ def test_each_shows_what_it_has():
     request = make_request([1, 2, 1, 2])
     speculation.propose(request, 1, 4)
     shown = f"{speculation!r} {request.drafts!r}"
-    assert all(word in shown for word in ("4 tokens", "RowPrice", "Source", "Acceptance", "in IndexedText(4 tokens"))
+    assert all(word in shown for word in ("4 tokens", "RowCosts", "Source", "Acceptance", "in IndexedText(4 tokens"))

@@ -1,22 +1,80 @@
 """How many tokens to propose: as many as are worth their rows. Pure but for the averages that it keeps.
 
-A pass over N sequences takes T; a row more takes m. It is worth its time if the chance that its token is taken exceeds
-m : T / N, the time of a row over the time of a token. A draft's token i is taken if it and all before it are right,
-p ** i; so the longest worthwhile draft is where that falls below the price of a row.
+A pass over N sequences takes T. What rows of drafts add to it is told in tokens, of T / N each. A draft's token i is
+taken if it and all before it are right, p ** i. So a draft is as long as the sum of these exceeds its cost most.
+
+Beside others a row costs its share, whoever else proposes. Alone the first row costs most: kernels for one row are
+other ones, and a few rows more are almost free. So costs of one sequence are a table.
 """
 
 from __future__ import annotations
 
 from math import floor, log
+from typing import Protocol
 
 MARGIN = 1.5  # a row must be worth so many times its price: prices and chances are estimates
+MARGIN_ALONE = 1.2  # of a table, which is better known
 WEIGHT = 0.1  # of the newest observation in an average
 PROBE_EVERY = 32  # chances let go before one token is tried, where nothing longer is worth it
-PROBE_PRICE_EVERY = 256  # the same where a row costs as much as a token: only to learn whether it still does
-_LEAST, _MOST = 0.02, 0.98  # no estimate is a certainty
+PROBE_PRICE_EVERY = 256  # the same where no chance is worth the rows: only to learn whether that is still so
+_LEAST, _MOST = 0.02, 0.98  # no estimate of a chance is a certainty
 _FIRST_ROW = 0.09  # of a pass over one row: decision 16's table
-_PRICE_STEP, _PASS_STEP = 1.1, 1.02  # of an estimated median to the next; few drafts magnify what a pass is off
-_CHEAPEST, _DEAREST = 0.005, 2.0  # price of a row, in tokens
+_COST_STEP, _PASS_STEP = 1.1, 1.02  # of an estimated median to the next; few drafts magnify what a pass is off
+_CHEAPEST, _DEAREST = 0.005, 2.0  # of a row, in tokens
+
+
+class Costs(Protocol):
+    """What drafts of one sequence cost."""
+
+    def best_length(self, chance: float, most: int) -> int:
+        """Return how many tokens are worth most, each of which is right with that chance; 0 = none is worth its row."""
+
+
+class EqualRows:
+    """Implements `Costs`: every row costs the same, in tokens."""
+
+    def __init__(self, price: float) -> None:
+        self._threshold = price * MARGIN
+
+    def __repr__(self) -> str:
+        return f"EqualRows({self._threshold / MARGIN:.3f})"
+
+    def best_length(self, chance: float, most: int) -> int:
+        """See `Costs`: the last row is worth its price."""
+        if self._threshold >= 1:
+            return 0
+        return min(most, floor(log(max(self._threshold, 1e-6)) / log(chance)))
+
+
+class RowsAlone:
+    """Implements `Costs` of a sequence alone, as measured by their number; more rows never cost less."""
+
+    def __init__(self, most: int) -> None:
+        self._costs = [_FIRST_ROW * count for count in range(most + 1)]
+
+    def __repr__(self) -> str:
+        return f"RowsAlone({', '.join(f'{cost:.2f}' for cost in self._costs)})"
+
+    def best_length(self, chance: float, most: int) -> int:
+        """See `Costs`."""
+        best, length, expected, likelihood = 0.0, 0, 0.0, 1.0
+        for count in range(1, min(most, len(self._costs) - 1) + 1):
+            likelihood *= chance
+            expected += likelihood
+            worth = expected - MARGIN_ALONE * self._costs[count]
+            if worth > best:
+                best, length = worth, count
+        return length
+
+    def observe(self, count: int, cost: float) -> None:
+        """So many rows were seen to cost that."""
+        costs = self._costs
+        count = min(count, len(costs) - 1)
+        seen = min(count * _DEAREST, max(_CHEAPEST, _step(costs[count], cost, _COST_STEP)))
+        self._costs = [
+            seen if place == count else min(known, seen) if place < count else max(known, seen)
+            for place, known in enumerate(costs)
+        ]
 
 
 class Acceptance:
@@ -29,14 +87,14 @@ class Acceptance:
     def __repr__(self) -> str:
         return f"Acceptance({self.chance:.2f})"
 
-    def choose_length(self, price: float, most: int) -> int:
-        """Return how many tokens to propose, `most` at most, where a row costs `price` tokens; counts those let go."""
-        threshold = price * MARGIN
-        length = min(most, floor(log(max(threshold, 1e-6)) / log(self.chance))) if threshold < 1 else 0
+    def choose_length(self, costs: Costs, most: int) -> int:
+        """Return how many tokens to propose, `most` at most, where they cost that; counts those let go."""
+        length = costs.best_length(self.chance, most)
         if length > 0:
             return length
         self._num_let_go += 1
-        return min(most, self._num_let_go % (PROBE_EVERY if threshold < 1 else PROBE_PRICE_EVERY) == 0)
+        every = PROBE_EVERY if costs.best_length(_MOST, most) else PROBE_PRICE_EVERY
+        return min(most, self._num_let_go % every == 0)
 
     def note(self, num_proposed: int, num_taken: int) -> None:
         """So many of the proposed tokens were taken: each a success, and the first that was not a failure."""
@@ -49,24 +107,28 @@ class Acceptance:
         self.chance = min(_MOST, max(_LEAST, self.chance + WEIGHT * (outcome - self.chance)))
 
 
-class RowPrice:
-    """What a row more costs, in tokens, beside N sequences that decode: measured, and before that as it is known.
+class RowCosts:
+    """What rows more cost beside N sequences that decode: measured, and before that as it is known.
 
-    Estimates are medians, which one pass moves by a tenth at most: a machine that was busy elsewhere for a while must not make
-    rows look dear for good.
+    Estimates are medians, which one pass moves by a tenth at most: a machine that was busy elsewhere for a while must
+    not make rows look dear for good.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most` = tokens that are proposed to one sequence."""
         self._plain_s: dict[int, float] = {}  # of passes without drafts, by the magnitude of N
         self._prices: dict[int, float] = {}
+        self._equal: dict[int, EqualRows] = {}
+        self._alone = RowsAlone(most)
 
     def __repr__(self) -> str:
-        return f"RowPrice({self._prices})"
+        return f"RowCosts({self._alone}, {self._prices})"
 
-    def of(self, num_seqs: int) -> float:
-        """Return the price beside so many sequences."""
-        known = self._prices.get(num_seqs.bit_length())
-        return _prior(num_seqs) if known is None else known
+    def of(self, num_seqs: int) -> Costs:
+        """Return the costs beside so many sequences."""
+        if num_seqs == 1:
+            return self._alone
+        return self._equal.get(num_seqs.bit_length()) or EqualRows(_prior(num_seqs))
 
     def observe(self, num_seqs: int, num_rows: int, seconds: float) -> None:
         """A pass in which all decode took so long, over so many rows; those beyond one each are drafts'."""
@@ -75,12 +137,20 @@ class RowPrice:
         if num_drafts == 0:
             self._plain_s[magnitude] = seconds if plain_s is None else _step(plain_s, seconds, _PASS_STEP)
         elif plain_s:
-            price = _step(self.of(num_seqs), (seconds / plain_s - 1) * num_seqs / num_drafts, _PRICE_STEP)
-            self._prices[magnitude] = min(_DEAREST, max(_CHEAPEST, price))
+            self._learn(num_seqs, num_drafts, (seconds / plain_s - 1) * num_seqs)
+
+    def _learn(self, num_seqs: int, num_drafts: int, cost: float) -> None:
+        if num_seqs == 1:
+            self._alone.observe(num_drafts, cost)
+            return
+        magnitude = num_seqs.bit_length()
+        price = _step(self._prices.get(magnitude) or _prior(num_seqs), cost / num_drafts, _COST_STEP)
+        self._prices[magnitude] = price = min(_DEAREST, max(_CHEAPEST, price))
+        self._equal[magnitude] = EqualRows(price)
 
 
 def _step(estimate: float, seen: float, factor: float) -> float:
-    return estimate * factor if seen > estimate else estimate / factor
+    return min(estimate * factor, max(estimate / factor, seen))
 
 
 def _prior(num_seqs: int) -> float:

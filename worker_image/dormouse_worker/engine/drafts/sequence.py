@@ -9,10 +9,10 @@ from typing import Protocol
 from dormouse_worker.engine.batch import Drafts
 from dormouse_worker.engine.drafts.earlier import RUN_LENGTHS as LONG_RUN_LENGTHS
 from dormouse_worker.engine.drafts.earlier import Place, Recall
-from dormouse_worker.engine.drafts.pace import Acceptance
+from dormouse_worker.engine.drafts.pace import Acceptance, Costs
 from dormouse_worker.engine.drafts.text import Follower, IndexedText, SelfFollower
 
-_PRIOR_OF_EARLIER, _PRIOR_OF_OWN, _PRIOR_OF_PREDICTION, _PRIOR_OF_GRAMMAR = 0.4, 0.5, 0.8, 0.95
+_PRIOR_OF_EARLIER, _PRIOR_OF_OWN, _PRIOR_OF_PREDICTION, _PRIOR_OF_GRAMMAR = 0.4, 0.4, 0.8, 0.95
 TAIL_LENGTH = max(LONG_RUN_LENGTHS)  # tokens by which a place in a text is known
 
 
@@ -114,15 +114,15 @@ class SequenceDrafts:
         """Return how many tokens of the sequence it has seen."""
         return len(self._own.tokens)
 
-    def propose(self, price: float, most: int) -> Drafts:
-        """Return what may come next, at most so many tokens; () = nothing is known, or worth `price` a row."""
+    def propose(self, costs: Costs, most: int) -> Drafts:
+        """Return what may come next, at most so many tokens; () = nothing is known, or worth what its rows cost."""
         tail = self._own.tokens[-TAIL_LENGTH:]
         for source in sorted(self._sources, key=_chance, reverse=True):
             source.proposer.catch_up()
             found = source.proposer.propose(tail, most)
             if found:
                 self._under_way = source
-                return tuple(found[: source.acceptance.choose_length(price, len(found))])
+                return tuple(found[: source.acceptance.choose_length(costs, len(found))])
         return ()
 
     def settle(self, num_proposed: int, num_taken: int) -> bool:

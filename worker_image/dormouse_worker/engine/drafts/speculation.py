@@ -10,25 +10,25 @@ from __future__ import annotations
 from dormouse_worker.common.ipc import DraftCounts
 from dormouse_worker.engine.batch import Batch, Drafts
 from dormouse_worker.engine.drafts.earlier import EarlierAnswers
-from dormouse_worker.engine.drafts.pace import RowPrice
+from dormouse_worker.engine.drafts.pace import RowCosts
 from dormouse_worker.engine.drafts.sequence import TAIL_LENGTH, SequenceDrafts
 from dormouse_worker.engine.forward_pass import Limits, Progress
 from dormouse_worker.engine.request import Request
 
 
 class Speculation:
-    """Proposes to a scheduler. Owns what a row costs, and the counters."""
+    """Proposes to a scheduler. Owns what rows cost, and the counters."""
 
     def __init__(self, limits: Limits) -> None:
         """Propose within these limits."""
         self._num_drafts = self._num_draft_tokens = 0
         self._max_tokens, self._max_model_len = limits.max_draft_tokens, limits.max_model_len
         self._num_accepted_per_pos = [0] * self._max_tokens
-        self.price = RowPrice()
+        self.costs = RowCosts(self._max_tokens)
         self._earlier = EarlierAnswers() if limits.recalls_answers else None
 
     def __repr__(self) -> str:
-        return f"Speculation({self._max_tokens} tokens, {self.price!r}, {self._earlier!r})"
+        return f"Speculation({self._max_tokens} tokens, {self.costs!r}, {self._earlier!r})"
 
     def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
         """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
@@ -40,7 +40,7 @@ class Speculation:
         drafts = request.drafts
         drafts.append(request.token_ids(drafts.num_tokens, request.num_known_tokens))
         drafts.expect(request.expected_token_ids)
-        return drafts.propose(self.price.of(num_seqs), most)
+        return drafts.propose(self.costs.of(num_seqs), most)
 
     def note(self, progress: Progress, num_right: int) -> None:
         """A pass has come, in which so many of the request's drafts were right; those behind its end are not taken."""
@@ -77,7 +77,7 @@ class Speculation:
     def observe(self, batch: Batch, seconds: float) -> None:
         """A pass has come, alone on its way, after so long: tells what rows cost if all of it was decoding."""
         if all(sequence.num_known - sequence.start == 1 for sequence in batch.sequences):
-            self.price.observe(len(batch.sequences), batch.num_tokens, seconds)
+            self.costs.observe(len(batch.sequences), batch.num_tokens, seconds)
 
     @staticmethod
     def _remember(earlier: EarlierAnswers, request: Request) -> None:
