@@ -236,7 +236,7 @@ def test_a_prompt_that_can_not_run_is_refused_with_the_limit(setup, prompt, why)
 def test_images_are_refused_where_the_model_reads_none(setup):
     image = ImageInput(bytes(32), [(1, 2)], "a.safetensors", 10)
     message = msgspec.structs.replace(make_add(prompt=[1, 2, 2, 3]), images=[image])
-    assert setup.engine.add(message) == "the prompt has 1 images; this model reads none"
+    assert setup.engine.add(message) == "the prompt has 1 images; this worker reads none"
     assert image.num_rows == 2
 
 

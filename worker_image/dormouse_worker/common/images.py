@@ -18,6 +18,17 @@ class ImageInput(msgspec.Struct, frozen=True):
     grid: tuple[int, int, int] | None = None  # patches in time, height, width, of models whose positions are 3-D
 
     @property
+    def start(self) -> int:
+        """Return where its first token is."""
+        return self.spans[0][0]
+
+    @property
+    def end(self) -> int:
+        """Return where the tokens behind its last one begin."""
+        start, count = self.spans[-1]
+        return start + count
+
+    @property
     def num_rows(self) -> int:
         """Return how many rows the encoder makes of it."""
         return sum(count for _, count in self.spans)

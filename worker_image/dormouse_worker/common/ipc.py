@@ -134,6 +134,7 @@ class MemoryReport(msgspec.Struct, frozen=True):
     max_model_len: int
     graph_bytes: int = 0
     measured_by: str = ""
+    image_rows: int = 0  # that the cache of encoded images holds, in tokens; 0 = the model reads no images
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -262,6 +263,8 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     pooled: list[PooledOutput] = []
     drafts: DraftCounts | None = None  # since the message before; None = there were none
     kv_store: StoreCounts | None = None  # None = nothing was counted
+    mm_cache_queries: int = 0  # images of requests that were admitted since the message before
+    mm_cache_hits: int = 0  # of these, not encoded anew
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

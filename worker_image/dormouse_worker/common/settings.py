@@ -90,6 +90,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             pattern=FAMILY_NAME,
         ),
     ] = "auto"
+    image_dir: Annotated[
+        str,
+        _flag(
+            "where images lie between the processes of a worker, of a model that reads them; in memory is best "
+            "(default: a folder of its own in /dev/shm)",
+            "DIRECTORY",
+        ),
+    ] = ""
     seed: Annotated[int, _flag("of random weights (default {default})", ge=0, le=(1 << 63) - 1)] = 0
 
     device: Annotated[Literal["cpu", "cuda"], _flag("where to compute (default {default})")] = "cpu"

@@ -12,6 +12,7 @@ from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.keeping import make_keeper
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
@@ -65,8 +66,10 @@ def build_engine(
         recalls_answers=settings.speculation_method in {"auto", "suffix"},
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
-    scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters)
-    return Engine(executor, scheduler, clock, make_keeper(settings, executor, tables, clock))
+    images = EncoderCache(report.image_rows)
+    scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters, images=images)
+    keeper = make_keeper(settings, executor, tables, clock)
+    return Engine(executor, scheduler, clock, keeper, image_dir=settings.image_dir)
 
 
 def _choose_depth(settings: EngineSettings, executor: ModelExecutor) -> tuple[int, bool]:

@@ -10,8 +10,11 @@ can be part of a cycle, so the garbage collector need not look at those (`gc=Fal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import Sampling, TokenLogprobs
 
 BlockIds = tuple[list[int], ...]  # for each layer group a list, in token order
@@ -27,6 +30,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     output_token_ids: list[int]  # not empty after a preemption, or when another worker began
     sampling: Sampling
     lora_slot: int = -1  # where its adapter lies; -1 = it has none
+    images: Sequence[ImageInput] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -59,6 +63,15 @@ class ScheduledSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.end - len(self.draft_token_ids)
 
 
+class EncodeImage(msgspec.Struct, frozen=True, gc=False):
+    """An image whose rows sequences of the pass need. They stay under its digest until they are freed."""
+
+    digest: bytes
+    tensors: str  # as in `ImageInput`
+    num_bytes: int
+    num_rows: int
+
+
 class Batch(msgspec.Struct, frozen=True):
     """One forward pass, never empty. A rank carries out the fields in their order."""
 
@@ -69,6 +82,8 @@ class Batch(msgspec.Struct, frozen=True):
     new: tuple[NewSequence, ...]
     sequences: tuple[ScheduledSequence, ...]
     lora_moves: tuple[tuple[int, str], ...] = ()  # before all else: slots, and the digests of what comes to lie there
+    freed_images: tuple[bytes, ...] = ()  # digests; a fresh batch forgets all images first
+    encode: tuple[EncodeImage, ...] = ()  # behind the freed ones, in order
 
     @property
     def num_tokens(self) -> int:
@@ -102,6 +117,8 @@ class ModelOutput(msgspec.Struct, frozen=True):
     not_finite: tuple[str, ...] = ()
     # request id → why its grammar leaves no token. Theirs in `sampled` mean nothing
     stuck: dict[str, str] = {}
+    # digest → why the image cannot be encoded. Whatever was computed with its rows means nothing
+    unreadable: dict[bytes, str] = {}
 
 
 def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:

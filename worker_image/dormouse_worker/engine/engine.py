@@ -15,6 +15,7 @@ from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters
 from dormouse_worker.engine.grammars import Preparation
+from dormouse_worker.engine.images.intake import why_no_images
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
@@ -42,7 +43,11 @@ class Engine:
         scheduler: Scheduler,
         clock: Callable[[], float],
         keeper: NoKeeper | None = None,
+        *,
+        image_dir: str = "",
     ) -> None:
+        """`image_dir` is where the front puts images; "" = it has none."""
+        self._image_dir = image_dir
         self._executor = executor
         self.keeper = keeper or NoKeeper()
         self._scheduler = scheduler
@@ -72,8 +77,6 @@ class Engine:
         """
         if isinstance(message, AddPooling):
             return "the model makes text, and no vectors"
-        if message.images:
-            return f"the prompt has {len(message.images)} images; this model reads none"
         limit = self._scheduler.limits.max_model_len
         num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
@@ -82,7 +85,7 @@ class Engine:
             return f"prompt has {num_tokens} tokens; with one token of output the limit is {limit}"
         if len(message.output_token_ids) >= message.sampling.max_tokens:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
-        if why := self._scheduler.adapters.why_not(message.adapter):
+        if why := self._scheduler.adapters.why_not(message.adapter) or self._why_no_images(message):
             return why
         request = Request(
             message.request_id,
@@ -95,6 +98,7 @@ class Engine:
             preparation=self._prepare(message),
             adapter=message.adapter,
             prediction_token_ids=message.prediction_token_ids,
+            images=message.images,
         )
         self._scheduler.add(request)
         self.keeper.begin(request)
@@ -127,6 +131,10 @@ class Engine:
     def is_leaving(self, request_id: str) -> bool:
         """Return whether an ended request is still in a batch under way: its id cannot be given again yet."""
         return self._scheduler.is_leaving(request_id)
+
+    def _why_no_images(self, message: AddRequest) -> str | None:
+        max_rows = self._scheduler.images.num_rows
+        return why_no_images(message.images, len(message.prompt_token_ids), max_rows=max_rows, folder=self._image_dir)
 
     def _prepare(self, message: AddRequest) -> Preparation | None:
         grammar = message.sampling.grammar
@@ -161,10 +169,11 @@ class Engine:
         self.num_failures_in_a_row = 0
         self._observe(batch, self._clock() - started_s)
         odd, stuck = self._end_odd(output), self._end_stuck(output)
+        blind = self._end_unreadable(output)
         prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
         outputs = [*prompt_parts, *(token_output(item, self._clock) for item in progress)]
-        return self.outputs(outputs, odd, refused=stuck, num_odd=len(odd))
+        return self.outputs(outputs, odd | blind, refused=stuck, num_odd=len(odd))
 
     def _observe(self, batch: Batch, seconds: float) -> None:
         """Tell who asks how long a pass took; those that propose drafts where it was computed while waited for."""
@@ -204,6 +213,18 @@ class Engine:
         self.abort(list(ended))
         return ended
 
+    def _end_unreadable(self, output: ModelOutput) -> dict[str, str]:
+        """End the requests with an image that cannot be encoded; return them with the reason.
+
+        Blocks may be named that were computed without it, so nobody begins with any block that is known now.
+        """
+        if not output.unreadable:
+            return {}
+        ended = self._scheduler.with_images(output.unreadable)
+        self.abort([*ended])
+        self.forget_prefixes()
+        return ended
+
     def outputs(
         self,
         outputs: list[TokenOutput],
@@ -225,6 +246,8 @@ class Engine:
             prefix_queries=now.prefix_queries - told.prefix_queries,
             prefix_hits=now.prefix_hits - told.prefix_hits,
             preemptions=now.preemptions - told.preemptions,
+            mm_cache_queries=now.image_queries - told.image_queries,
+            mm_cache_hits=now.image_hits - told.image_hits,
             not_finite=num_odd,
             drafts=self._take_draft_counts(),
             kv_store=self.keeper.take_counts(),

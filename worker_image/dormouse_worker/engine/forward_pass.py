@@ -8,6 +8,7 @@ import msgspec
 
 from dormouse_worker.common.ipc import TokenLogprobs
 from dormouse_worker.engine.batch import Moves, NewSequence, ScheduledSequence
+from dormouse_worker.engine.images.turn import ImageTurn
 from dormouse_worker.engine.request import Request
 
 
@@ -45,6 +46,8 @@ class Counters(msgspec.Struct):
     swaps: int = 0  # preemptions that went to host memory
     prefix_queries: int = 0  # tokens looked up in the prefix cache, at the first admission of a request
     prefix_hits: int = 0  # of these, found
+    image_queries: int = 0  # images, at the first admission of their request
+    image_hits: int = 0  # of these, whose rows were there, or not needed because a known prefix covers them
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Pass:
 
     tokens_left: int
     spare_logit_rows: int  # beside the one that every chosen sequence has for sampling
+    images: ImageTurn
     may_admit: bool = True
     spare_draft_rows: int = 0  # of the spare ones, what nobody needs who waits
     swap_in: Moves = ()
@@ -60,15 +64,17 @@ class Pass:
     sequences: list[ScheduledSequence] = field(default_factory=list)
 
     def end_of(self, request: Request) -> int:
-        """Return how far the request goes in this pass."""
+        """Return how far the request goes in this pass; no further than it is where one of its images must wait."""
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + self.tokens_left)
         if request.takes_prompt_rows:
             end = min(end, start + 1 + self.spare_logit_rows)
-        return end
+        return self.images.reach(request, end, self.sequences) if request.awaits_images else end
 
     def take(self, request: Request, scheduled: ScheduledSequence) -> None:
         """Put the request's next tokens in and take them off the budgets."""
+        if request.awaits_images:
+            self.images.take(request, scheduled.start, scheduled.end)
         self.sequences.append(scheduled)
         num_tokens = scheduled.end - scheduled.start
         self.tokens_left -= num_tokens

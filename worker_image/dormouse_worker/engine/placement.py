@@ -10,6 +10,8 @@ from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
 
+AN_IMAGE_WAITS = Shortage(generation=-1, next_hash=None)  # of no pool: it is asked again with each pass
+
 
 class Placement:
     """Owns the device's block tables and the host's blocks: a sequence has its blocks in one of the two, or none."""
@@ -31,6 +33,9 @@ class Placement:
         prefix = self.find_prefix(request)
         request.num_computed_tokens = prefix.num_tokens
         end = current.end_of(request)
+        if end == prefix.num_tokens:
+            request.num_computed_tokens = 0
+            return AN_IMAGE_WAITS
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
             request.num_computed_tokens = 0
             return self.tables.shortage(prefix)
@@ -38,6 +43,7 @@ class Placement:
             request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
             self._counters.prefix_queries += request.num_tokens
             self._counters.prefix_hits += prefix.num_tokens
+            self._count_images(request, current)
         return None
 
     def preempt(self, request: Request) -> None:
@@ -87,7 +93,16 @@ class Placement:
         if is_idle and num_held:
             raise RuntimeError(f"{num_held} blocks are held though no request is left: {self!r}")
 
+    def _count_images(self, request: Request, current: Pass) -> None:
+        covered = request.num_computed_tokens
+        self._counters.image_queries += len(request.images)
+        self._counters.image_hits += sum(
+            image.end <= covered or current.images.cache.holds(image.digest) for image in request.images
+        )
+
     def _swap_in(self, request: Request, current: Pass) -> Shortage | None:
+        if current.end_of(request) == request.num_computed_tokens:
+            return AN_IMAGE_WAITS
         shape = self.swap.shape(request.request_id)
         table = self.tables.restore(request.request_id, shape, request.num_tokens, current.end_of(request))
         if table is None:

@@ -27,7 +27,14 @@ class RankView:
             return None
         self._num_blocks[request.request_id] = []
         outputs = list(request.output_token_ids)
-        return NewSequence(request.request_id, request.prompt_token_ids, outputs, request.sampling, request.lora_slot)
+        return NewSequence(
+            request.request_id,
+            request.prompt_token_ids,
+            outputs,
+            request.sampling,
+            lora_slot=request.lora_slot,
+            images=request.images,
+        )
 
     def schedule(self, request: Request, table: BlockIds, end: int, drafts: Drafts = ()) -> ScheduledSequence:
         """Return the part [computed, end) of a sequence that was introduced, and drafts behind it, with new blocks."""

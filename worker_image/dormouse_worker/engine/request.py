@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.sampling import needs_logits_only
 from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from dormouse_worker.engine.grammars import Preparation
-from dormouse_worker.engine.prefix import BlockHash, hash_block, root_hash
+from dormouse_worker.engine.prefix import BlockHash, hash_block, name_images, root_hash
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +50,8 @@ class Request:
     num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
     num_rejected_prediction_tokens: int = 0
     restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
+    images: Sequence[ImageInput] = ()
+    images_end: int = field(init=False)  # where the tokens end that stand for images; 0 = there are none
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
     asks_host: bool = field(init=False)  # about each token: the next batch begins where all of them are known
@@ -57,6 +60,7 @@ class Request:
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
         self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.images_end = self.images[-1].end if self.images else 0
         self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
         self.asks_host = not needs_logits_only(self.sampling)
 
@@ -92,6 +96,11 @@ class Request:
         return self.num_tokens - self.num_computed_tokens
 
     @property
+    def awaits_images(self) -> bool:
+        """Return whether tokens are yet to be computed that stand for images."""
+        return self.num_computed_tokens < self.images_end
+
+    @property
     def awaits_prompt_logprobs(self) -> bool:
         """Return whether it still needs logits of prompt tokens besides the row that it samples from."""
         return self.wants_prompt_logprobs and self.num_computed_tokens < self.num_prompt_tokens - 1
@@ -115,7 +124,8 @@ class Request:
         while len(self._block_hashes) < count:
             parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt, self.adapter)
             start = len(self._block_hashes) * block_size
-            self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size)))
+            images = name_images(self.images, start, start + block_size) if start < self.images_end else b""
+            self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size), images))
         return self._block_hashes
 
     def advance(self, end: int, *, samples: bool, num_drafts: int = 0) -> None:

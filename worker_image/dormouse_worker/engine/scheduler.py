@@ -17,7 +17,7 @@ that are wrong leave keys and values behind that the next pass writes over; name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.admission import Admission
@@ -25,6 +25,8 @@ from dormouse_worker.engine.batch import Batch, Drafts, SampledToken, ScheduledS
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.drafts.speculation import Speculation
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
+from dormouse_worker.engine.images.turn import ImageTurn
 from dormouse_worker.engine.in_flight import make_in_flight
 from dormouse_worker.engine.placement import Placement
 from dormouse_worker.engine.prompt_turns import PromptTurns
@@ -45,6 +47,8 @@ class Scheduler:
         limits: Limits,
         clock: Callable[[], float],
         adapters: AdapterSlots | None = None,
+        *,
+        images: EncoderCache | None = None,
     ) -> None:
         most = tables.layout.most_blocks(limits.max_model_len, limits.max_num_batched_tokens)
         assert most <= tables.pool.num_blocks, "the longest sequence must fit alone"
@@ -53,6 +57,7 @@ class Scheduler:
         self.limits = limits
         self.counters = Counters()
         self.adapters = adapters or AdapterSlots()
+        self.images = images or EncoderCache()
         self._placement = Placement(tables, swap, self.counters, caches_prefixes=limits.caches_prefixes)
         self._clock = clock
         self._queues = Queues()
@@ -114,7 +119,8 @@ class Scheduler:
         chosen = self._in_flight.choose(self._queues.running)
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
-        current = Pass(self.limits.max_num_batched_tokens, self.limits.max_num_seqs - len(chosen), not sharing)
+        most = self.limits.max_num_batched_tokens
+        current = Pass(most, self.limits.max_num_seqs - len(chosen), ImageTurn(self.images, most), not sharing)
         current.spare_draft_rows = self.limits.max_num_seqs - self.num_running - self.num_waiting
         self._schedule_running(current, chosen)
         if current.may_admit:
@@ -158,6 +164,16 @@ class Scheduler:
         """Return an unfinished request."""
         return self._queues.by_id[request_id]
 
+    def with_images(self, why: Mapping[bytes, str]) -> dict[str, str]:
+        """Forget images that cannot be encoded, and why; return which requests have one of them, with the reason."""
+        for digest in why:
+            self.images.forget(digest)
+        return {
+            request.request_id: next(why[image.digest] for image in request.images if image.digest in why)
+            for request in self._queues.by_id.values()
+            if not request.is_leaving and any(image.digest in why for image in request.images)
+        }
+
     def wait_for_held(self, timeout_s: float) -> None:
         """Wait so long at most for what the first request that is held waits for, if there is one."""
         held = next((request for request in self._queues.waiting if request.is_held), None)
@@ -168,18 +184,27 @@ class Scheduler:
         """The ranks know nothing any more: introduce everything anew."""
         self._ranks.reset()
         self.adapters.reset()
+        self.images.reset()
 
     def check_integrity(self) -> None:
         """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
         self._placement.check_integrity(is_idle=not self.has_work)
         self.adapters.check_integrity(is_idle=not self.has_work)
+        self.images.check_integrity(self._queues.running)
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
         self.adapters.line_up(current.sequences, self._queues.by_id)
         moves = self.swap.moves_out(), current.swap_in
         batch = Batch(
-            is_fresh, released, *moves, tuple(current.new), tuple(current.sequences), self.adapters.take_moves()
+            is_fresh,
+            released,
+            *moves,
+            tuple(current.new),
+            tuple(current.sequences),
+            lora_moves=self.adapters.take_moves(),
+            freed_images=self.images.take_freed(),
+            encode=tuple(current.images.encode),
         )
         self._in_flight.depart(batch)
         return batch
@@ -195,6 +220,7 @@ class Scheduler:
         if request in self._queues.running:
             self.adapters.release(request.adapter)
         self._queues.forget(request)
+        self.images.release(request.request_id, request.images)
         self.adapters.end(request.adapter)
         self._placement.free(request.request_id)
         self._ranks.release(request.request_id)
@@ -211,6 +237,7 @@ class Scheduler:
     def _wait_again(self, request: Request) -> None:
         self._queues.wait_again(request)
         self.adapters.release(request.adapter)
+        self.images.release(request.request_id, request.images)
 
     def _record(self, request: Request, run: Run) -> Progress:
         progress = record(request, run, self.limits.max_model_len)
@@ -233,9 +260,11 @@ class Scheduler:
             request = chosen[position]
             position += 1
             drafts = () if self.speculation is None else self._propose(self.speculation, current, request, len(chosen))
-            scheduled = None if drafts else schedule_decode(request)
+            scheduled = None if drafts or request.awaits_images else schedule_decode(request)
             if scheduled is None:
                 end = current.end_of(request)
+                if end == request.num_computed_tokens:  # an image of it waits for others
+                    continue
                 if not self._grow(current, request, end, chosen):
                     return
                 scheduled = self._introduce(current, request, end, drafts)

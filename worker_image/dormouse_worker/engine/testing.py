@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import AddRequest, MemoryReport, Sampling
 
 VOCAB_SIZE = 1000
@@ -61,6 +62,18 @@ def next_token(*visible: Iterable[int]) -> int:
         for token in tokens:
             value = (value * 31 + token + 1) % VOCAB_SIZE
     return value
+
+
+def see(tokens: Sequence[int], images: Sequence[ImageInput]) -> list[int]:
+    """Return what the fake model sees in tokens: of an image's, which image it is and which row."""
+    seen = list(tokens)
+    for image in images:
+        row = 0
+        for start, count in image.spans:
+            for position in range(start, min(start + count, len(seen))):
+                seen[position] = 1000 * image.digest[0] + row + position - start
+            row += count
+    return seen
 
 
 def visible_tokens(tokens: Sequence[int], windows: Sequence[int | None]) -> list[Sequence[int]]:

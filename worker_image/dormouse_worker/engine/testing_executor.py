@@ -13,7 +13,7 @@ from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, R
 from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation, Prepared
-from dormouse_worker.engine.testing import ManualClock, make_report, next_token, visible_tokens
+from dormouse_worker.engine.testing import ManualClock, make_report, next_token, see, visible_tokens
 
 
 @dataclass
@@ -53,6 +53,8 @@ class FakeExecutor:
         self.preparations: dict[str, Preparation] = {}  # grammar → who compiles it
         self.most_forced = 0  # tokens that bound requests get behind a sampled one: what the model would say there
         self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
+        self.unreadable: dict[bytes, str] = {}  # images that cannot be encoded from now on, and why
+        self.images: dict[bytes, int] = {}  # digest → rows, as a rank holds them
         self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
@@ -117,13 +119,15 @@ class FakeExecutor:
             assert new.request_id not in self._sequences
             tokens = [*new.prompt_token_ids, *new.output_token_ids]
             self._sequences[new.request_id] = FakeSequence(new, tokens, [[] for _ in self._windows])
+        self._encode(batch)
         for scheduled in batch.sequences:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         odd = tuple(s.request_id for s in batch.sequences if s.samples and s.request_id in self.not_finite)
         sampled = [token for s in batch.sequences if s.samples for token in self._score(s)]
         stuck = {token.request_id: self.stuck[token.request_id] for token in sampled if token.request_id in self.stuck}
-        return ModelOutput(sampled, prompts, odd, stuck)
+        unreadable = {e.digest: self.unreadable[e.digest] for e in batch.encode if e.digest in self.unreadable}
+        return ModelOutput(sampled, prompts, odd, stuck, unreadable)
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""
@@ -206,9 +210,23 @@ class FakeExecutor:
         if method in self.fail_once:
             raise self.fail_once.pop(method)
 
+    def _encode(self, batch: Batch) -> None:
+        if batch.is_fresh:
+            self.images.clear()
+        for digest in batch.freed_images:
+            del self.images[digest]
+        for image in batch.encode:
+            assert image.digest not in self.images
+            self.images[image.digest] = image.num_rows
+        assert sum(self.images.values()) <= self.report.image_rows
+
     def _write(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
         tokens = [*sequence.tokens[: scheduled.num_known], *scheduled.draft_token_ids]
+        for image in sequence.new.images:
+            if scheduled.start < image.end and image.start < scheduled.end:
+                assert image.digest in self.images, "a sequence computes tokens of an image that no rank holds"
+        tokens = see(tokens, sequence.new.images)
         for table, block_ids in zip(sequence.tables, scheduled.new_block_ids, strict=True):
             table.extend(block_ids)
             for position in range(scheduled.start, scheduled.end):

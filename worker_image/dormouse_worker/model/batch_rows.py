@@ -25,6 +25,7 @@ class RankSequence:
         "_counts",
         "_tokens",
         "asks_for_prompt",
+        "images",
         "is_plain",
         "lora_slot",
         "masks",
@@ -45,6 +46,7 @@ class RankSequence:
         self.row = row
         self.sampling = new.sampling
         self.lora_slot = new.lora_slot
+        self.images = new.images
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
         self.needs_logits_only = needs_logits_only(new.sampling)
@@ -137,6 +139,11 @@ class BatchRows:
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    @cached_property
+    def seeing(self) -> list[tuple[int, RankSequence]]:
+        """Return the sequences with images, and their places."""
+        return [(place, sequence) for place, sequence in enumerate(self.sequences) if sequence.images]
 
     @cached_property
     def is_free(self) -> npt.NDArray[np.bool_]:

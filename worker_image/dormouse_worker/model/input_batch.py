@@ -14,6 +14,7 @@ from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
+from dormouse_worker.model.vision.placed import Placed, place
 
 PROMISED = -1  # a token that was sampled on the device and has not come yet
 
@@ -28,6 +29,7 @@ class PackedInput:
     query_starts: Ints  # [N + 1]
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
     lora_slots: Ints | None = None  # [T] where each row's adapter lies, -1 = it has none; None = no row has one
+    images: tuple[Placed, ...] = ()  # rows that are no tokens'
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class InputBatch:
         slots = batch_rows.lora_slots
         lora_slots = None if slots is None else np.repeat(slots, np.diff(spans.query_starts))
         tokens = self._token_ids[row_of, positions]
-        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots)
+        images = _place_images(batch_rows, batch, spans.query_starts) if batch_rows.seeing else ()
+        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
         last, before = self._lineups
@@ -165,6 +168,16 @@ class InputBatch:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._free_rows.append(sequence.row)
+
+
+def _place_images(batch_rows: BatchRows, batch: Batch, query_starts: Ints) -> tuple[Placed, ...]:
+    return tuple(
+        run
+        for index, sequence in batch_rows.seeing
+        for run in place(
+            sequence.images, batch.sequences[index].start, batch.sequences[index].end, int(query_starts[index])
+        )
+    )
 
 
 def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,10 @@ from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
+from dormouse_worker.model.vision.families import check_vision, family_of, max_image_rows
+from dormouse_worker.model.vision.placed import ImageRows, put_rows
+from dormouse_worker.model.vision.tower import ImageTower
+from dormouse_worker.model.weights.kind import GENERATES, SEES
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -64,6 +70,8 @@ class LoadedModel:
     num_parameters: int  # of the whole model
     adapters: AdapterStore | None = None  # the memory of LoRA adapters; None = there are none
     quantization: str = NONE  # how the weights of its linear maps lie
+    tower: ImageTower | None = None  # what makes rows of images; None = it reads none
+    image_rows: int = 0  # of encoded images, that are kept
 
     @property
     def weights_bytes(self) -> int:
@@ -75,17 +83,30 @@ class LoadedModel:
         """Return whose forward pass computes: `lean` or `transformers`."""
         return "transformers" if self.lean is None else "lean"
 
-    def compute_logits(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def embed(self, token_ids: torch.Tensor, images: Sequence[ImageRows]) -> torch.Tensor:
+        """Return what a pass begins with, [T, H]: embedded tokens, and the images' rows in place of some of them."""
+        self.weights.arrive()
+        return put_rows(self.module.get_input_embeddings()(token_ids), images)
+
+    def compute_logits(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        images: Sequence[ImageRows] = (),
+    ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], ascending rows that are wanted.
 
         In torch, by our own decoder or by transformers' module. Attention is answered by the forward context, in which
         every call must lie. What is not the last stage sends its hidden states to the next one instead, and returns
         nobody's logits, [0, …].
         """
+        embedded = self.embed(token_ids, images) if images else None
         lean = self._ready()
         if lean is not None:
-            return lean.forward(token_ids, positions, rows)
-        arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
+            return lean.forward(token_ids, positions, rows, embedded)
+        begins = {"input_ids": token_ids[None]} if embedded is None else {"inputs_embeds": embedded[None]}
+        arguments = {**begins, "position_ids": positions[None], "use_cache": False}
         if not self.layout.is_last_stage:
             return send_stage(self.module, arguments)[0, :0]
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
@@ -141,7 +162,10 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
         check_device(device.name, device.capability, settings.dtype, without_own(files.config))
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
-        weights = load_weights(config, settings, device, files, layout)
+        sees = family_of(config) is not None
+        if sees:
+            check_vision(config, settings, layout)
+        weights = load_weights(config, settings, device, files, layout, kind=SEES if sees else GENERATES)
     logger.info("%s: %s", files.path, weights.report)
     try:
         return _complete(weights, settings, device, max_model_len, layout)
@@ -187,7 +211,18 @@ def _complete(
         num_parameters=weights.num_parameters,
         adapters=adapters,
         quantization=name_of_format(module) or NONE,
+        tower=_tower(module, settings, device),
+        image_rows=max_image_rows(settings, max_model_len) if family_of(module.config) else 0,
     )
+
+
+def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower | None:
+    family = family_of(module.config)
+    if family is None:
+        return None
+    hidden_size = int(module.config.get_text_config().hidden_size)
+    dtype = computed_dtype(module.get_input_embeddings())
+    return ImageTower(module, family, Path(settings.image_dir), hidden_size, dtype, device.torch_device)
 
 
 def _compile(

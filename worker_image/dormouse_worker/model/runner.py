@@ -26,6 +26,7 @@ from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.vision.encoded import EncodedImages
 
 
 class LateAnswer:
@@ -81,6 +82,7 @@ class ModelRunner:
             block_size=cache.spec.block_size,
             windows=cache.spec.windows,
         )
+        self._images = EncodedImages(model.tower)
         self._promised: PromisedTokens | None = None
         self._late: list[LateAnswer] = []  # to passes that did not promise every token
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
@@ -115,21 +117,24 @@ class ModelRunner:
         if self._has_failed and not batch.is_fresh:
             raise RuntimeError("the batch before failed, and this one is not fresh")
         self._has_failed = True
-        wait_for_output = self._begin(batch)
-        self._has_failed = False
-        return wait_for_output
-
-    def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:
         self._make_way(batch)
         self._take_adapters(batch)
         self._input.update(batch)
+        unreadable = self._images.update(batch)
+        wait_for_output = self._begin(batch)
+        self._has_failed = False
+        if unreadable:
+            return lambda: msgspec.structs.replace(wait_for_output(), unreadable=unreadable)
+        return wait_for_output
+
+    def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:
         if batch.swap_out or batch.swap_in:
             self._move(batch)
         packed = self._input.pack(batch)
         wanted = choose_logit_rows(batch, packed)
         samples = self._model.layout.samples
         wait_for_masks = begin_masks(self._grammars, wanted) if samples else dict
-        logits = self._paths.compute(packed, wanted.rows)
+        logits = self._paths.compute(packed, wanted.rows, self._images.find(packed.images))
         if not samples:
             return partial(ModelOutput, [])
         if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):

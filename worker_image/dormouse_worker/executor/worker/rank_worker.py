@@ -38,6 +38,7 @@ from dormouse_worker.model.parallel.communicator import Alone, Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.vision.profile import profiled_images
 from dormouse_worker.model.weights.sharded import save_sharded_state
 
 
@@ -279,5 +280,6 @@ class RankWorker(ModelWorker):
         model = self._loaded().for_profile()
         cache, host_cache = (KVCache(model.cache_spec, count, self.device.torch_device) for count in (1, 0))
         runner = self._make_runner(cache, host_cache, Alone(self.layout), model)
-        for batch in batches:
-            runner.execute(batch)
+        with profiled_images(model):
+            for batch in batches:
+                runner.execute(batch)

@@ -54,6 +54,7 @@ def profiled_model(model: LoadedModel, graph_bytes: int) -> ProfiledModel:
         block_bytes=model.cache_spec.block_bytes,
         max_model_len=model.max_model_len,
         num_groups=len(model.cache_spec.groups),
+        image_rows=model.image_rows,
         graph_bytes=graph_bytes,
     )
 

@@ -10,6 +10,8 @@ it is asked for: a compiled size may round differently (decision 20).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from dormouse_worker.common.ipc import NATIVE
@@ -27,6 +29,7 @@ from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.vision.placed import ImageRows
 
 
 class ForwardPaths:
@@ -50,11 +53,14 @@ class ForwardPaths:
         """From now on fill in tokens of earlier passes that only the device knows yet."""
         self._inputs.promised = promised
 
-    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor | Floats:
-        """Return the logits [len(rows), V] of the ascending rows that are wanted, an array if torch had no part."""
+    def compute(self, packed: PackedInput, rows: Ints, images: Sequence[ImageRows] = ()) -> torch.Tensor | Floats:
+        """Return the logits [len(rows), V] of the ascending rows that are wanted, an array if torch had no part.
+
+        `images` are the rows of `packed.images`.
+        """
         for path in self._paths:
             if path.fits(packed, rows):
-                return path.compute(packed, rows)
+                return path.compute(packed, rows, images)
         raise AssertionError("the last path computes any pass")
 
 

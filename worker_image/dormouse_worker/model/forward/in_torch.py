@@ -21,6 +21,7 @@ from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.sampling.gather import to_device
 from dormouse_worker.model.scratch import Scratch
+from dormouse_worker.model.vision.placed import ImageRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,12 @@ class TorchForward:
         rows: torch.Tensor,
         plans: Sequence[AttentionPlan],
         adapters: AdapterRows | None = None,
+        *,
+        images: Sequence[ImageRows] = (),
     ) -> torch.Tensor:
-        """See `graphs.Forward`."""
+        """See `graphs.Forward`; `images` are rows that are no tokens'."""
         with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator, adapters):
-            return self.model.compute_logits(token_ids, positions, rows)
+            return self.model.compute_logits(token_ids, positions, rows, images)
 
 
 class DeviceInput:
@@ -72,13 +75,14 @@ class GraphPath:
         return f"GraphPath({self._graphs!r})"
 
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
-        """See `ForwardPath`. A graph waits for no weights, and knows of no adapters."""
-        return packed.lora_slots is None and not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
+        """See `ForwardPath`. A graph waits for no weights, and knows of no adapters and images."""
+        is_plain = packed.lora_slots is None and not packed.images
+        return is_plain and not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
 
     @torch.inference_mode()
-    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor:
+    def compute(self, packed: PackedInput, rows: Ints, images: Sequence[ImageRows] = ()) -> torch.Tensor:
         """See `ForwardPath`."""
-        del rows  # all of them
+        del rows, images  # all of them, and none
         return self._graphs.run(packed, self._inputs.bring(packed))
 
 
@@ -99,11 +103,11 @@ class EagerPath:
         return True
 
     @torch.inference_mode()
-    def compute(self, packed: PackedInput, rows: Ints) -> torch.Tensor:
+    def compute(self, packed: PackedInput, rows: Ints, images: Sequence[ImageRows] = ()) -> torch.Tensor:
         """See `ForwardPath`."""
         device = self._forward.model.device
         token_ids, positions = self._inputs.bring(packed)
         plans = [self._backend.plan(group, device) for group in packed.groups]
         slots = packed.lora_slots
         adapters = None if slots is None else AdapterRows(slots, rows, device)
-        return self._forward(token_ids, positions, to_device(rows, device), plans, adapters)
+        return self._forward(token_ids, positions, to_device(rows, device), plans, adapters, images=images)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend
@@ -9,6 +13,7 @@ from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.vision.placed import ImageRows
 
 
 class NativePath:
@@ -16,6 +21,7 @@ class NativePath:
 
     def __init__(self, decoder: NativeDecoder, backend: AttentionBackend, beside: TorchForward) -> None:
         self._decoder = decoder
+        self._seeing = decoder.from_embedded()  # computes passes with images
         self._backend = backend
         self._beside = beside
 
@@ -27,10 +33,14 @@ class NativePath:
         del packed, rows
         return not self._beside.model.weights.is_arriving
 
-    def compute(self, packed: PackedInput, rows: Ints) -> Floats:
+    @torch.inference_mode()
+    def compute(self, packed: PackedInput, rows: Ints, images: Sequence[ImageRows] = ()) -> Floats:
         """See `ForwardPath`. Raises IndexError for a token or a row that is not there, RankLost."""
         beside = self._beside
         plans = [self._backend.plan(group, beside.model.device) for group in packed.groups]
         context = PagedContext(beside.cache, plans, beside.scratch)
         batch = packed.token_ids, packed.positions, rows
+        if images:
+            embedded = beside.model.embed(torch.from_numpy(packed.token_ids), images).float()
+            return self._seeing.forward(*batch, context, beside.communicator, packed.lora_slots, embedded)
         return self._decoder.forward(*batch, context, beside.communicator, packed.lora_slots)

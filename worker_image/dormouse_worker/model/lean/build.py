@@ -25,6 +25,7 @@ from dormouse_worker.model.lean.decoder import (
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
+from dormouse_worker.model.vision.text_part import stands_for, text_part
 
 # Classes whose forward methods were compared with ours; others of the same build multiply, clip or rotate differently,
 # which their modules do not show. Who adds one adds it to the tests of `tests/worker/model/test_lean.py`.
@@ -58,9 +59,10 @@ class Unfit:
 
 def joined_parameters(module: Any) -> list[list[str]]:
     """Return groups of parameters, by name, that must lie behind each other; none if the decoder does not fit."""
-    if next(_misfits(module), None) is not None:
+    text = text_part(module)
+    if next(_misfits(text), None) is not None:
         return []
-    groups = [parts for _, layer in _layers(module) for parts in _fused(layer)]
+    groups = [parts for _, layer in _layers(text) for parts in _fused(layer)]
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     weights = [[names[id(part.weight)] for part in parts] for parts in groups]
     biases = [[names[id(part.bias)] for part in parts] for parts in groups if parts[0].bias is not None]
@@ -76,6 +78,7 @@ def build_lean(
     Of a module that was cut for a rank it is the rank's part; `vocabulary` is its part of embedding and head. It
     computes with views of the module's own tensors: no memory is added, and both compute the same after a sleep.
     """
+    module = text_part(module)
     reason = next(chain(_misfits(module), _gaps(module)), None)
     if reason is not None:
         return Unfit(reason)
@@ -97,7 +100,7 @@ def _layers(module: Any) -> list[tuple[int, Any]]:
 
 def _misfits(module: Any) -> Iterator[str]:
     """Yield what differs from the decoder; later checks may rely on what earlier ones would have yielded."""
-    name = type(module).__name__
+    name = stands_for(module)
     if name not in FAMILY:
         yield f"{name} is not one of {', '.join(sorted(FAMILY))}"
     yield from _wrong_parts("", module)

@@ -199,13 +199,21 @@ class LeanDecoder:
     def __repr__(self) -> str:
         return f"LeanDecoder({len(self.layers)} layers)"
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        embedded: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits.
+
+        `embedded` [T, H] is what it begins with; None = the embedded tokens.
 
         Where another stage computes the logits, the hidden states are sent to the next one, and it is [0, hidden size].
         """
         context, group, adapters = current_context(), current_communicator(), current_adapters()
-        hidden = self._begin(token_ids, group)
+        hidden = self._begin(token_ids, group) if embedded is None else embedded
         angles = self.rotary.angles(positions, hidden.dtype)
         for layer in self.layers:
             heads = self.parts.make_heads(layer, hidden, angles)

@@ -75,6 +75,10 @@ class NativeDecoder:
         kinds = {layer.attention.call.window: layer for layer in others}
         return NativeDecoder(replace(self._decoder, layers=(*kinds.values(), last)), self._kernels, self._adapters)
 
+    def from_embedded(self) -> NativeDecoder:
+        """Return one of the same weights that begins with rows instead of tokens."""
+        return NativeDecoder(replace(self._decoder, embedding=None), self._kernels, self._adapters)
+
     def forward(
         self,
         token_ids: Ints,
@@ -83,11 +87,13 @@ class NativeDecoder:
         context: PagedContext,
         group: Communicator = ALONE,
         lora_slots: Ints | None = None,
+        embedded: torch.Tensor | None = None,
     ) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
         Rows are in their order, none twice: the last layer computes nothing but keys and values of others.
-        `lora_slots` [T]: where each row's adapter lies, -1 = it has none.
+        `lora_slots` [T]: where each row's adapter lies, -1 = it has none. `embedded`, float32 [T, H], is what one
+        begins with that has no embedding, and is overwritten.
 
         They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
         are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
@@ -104,7 +110,7 @@ class NativeDecoder:
         batch.positions = address_of(positions)
         batch.token_ids = address_of(token_ids)
         batch.rows = address_of(rows)
-        hidden = self._receive(len(token_ids), group)
+        hidden = self._receive(len(token_ids), group) if embedded is None else embedded
         batch.hidden = None if hidden is None else hidden.data_ptr()
         batch.logits = address_of(scratch.logits)
         batch.lora_slots = None if lora_slots is None else address_of(lora_slots)

@@ -39,6 +39,7 @@ class ProfiledModel:
     block_bytes: int
     max_model_len: int
     num_groups: int  # of layers that see the same tokens
+    image_rows: int = 0  # of encoded images, that are kept
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
 
@@ -82,7 +83,7 @@ def profile_memory(
         measured = recall(ProfileCache(Path(settings.profile_cache)), key, limit, model.weights_bytes, meter, measure)
     else:
         measured = measure()
-    return make_report(
+    report = make_report(
         settings,
         limit,
         measured,
@@ -91,6 +92,7 @@ def profile_memory(
         max_model_len=model.max_model_len,
         rank=rank.rank,
     )
+    return msgspec.structs.replace(report, image_rows=model.image_rows)
 
 
 def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
@@ -104,6 +106,7 @@ def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
         device_memory_reserve_bytes=0,
         device_memory_sharers=1,
         expected_device="",
+        image_dir="",
     )
     files = check_model_files(settings.model_path, settings.load_format, rank.layout)
     return ProfileKey(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from dormouse_worker.model.attention.hook import register
 
@@ -16,8 +16,14 @@ class ModelKind:
     """What decides which tensors a model has."""
 
     auto_class: Any = AutoModelForCausalLM
-    register: Callable[[], str] = register  # makes the attention known; returns its name
+    register: Callable[[], str | dict[str, str]] = register  # makes the attention known; returns whose is which
     options: Mapping[str, Any] = field(default_factory=dict)  # of the class's constructor
 
 
+def _register_text() -> dict[str, str]:
+    """Let the language model alone read the paged cache; images are computed as transformers does."""
+    return {"text_config": register(), "vision_config": "sdpa"}
+
+
 GENERATES = ModelKind()
+SEES = ModelKind(AutoModelForImageTextToText, _register_text)  # it generates, too

@@ -155,7 +155,7 @@ def _plan(
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
         return _finish(module, DummySource(settings.seed), settings, layout)
     if settings.load_format == "sharded_state":
-        return _plan_sharded(config, settings, files, layout, stored_as)
+        return _plan_sharded(config, settings, files, layout, stored_as, kind)
     if stored_as is not None:
         return _plan_stored(config, settings, files, layout, kind, stored_as)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
@@ -225,9 +225,14 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 
 
 def _plan_sharded(
-    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, stored_as: _StoredAs | None
+    config: Any,
+    settings: EngineSettings,
+    files: ModelFiles,
+    layout: Layout,
+    stored_as: _StoredAs | None,
+    kind: ModelKind,
 ) -> _Plan:
-    module = build_skeleton(config, _dtype(config, settings, {}), GENERATES).module
+    module = build_skeleton(config, _dtype(config, settings, {}), kind).module
     num_parameters = _count(module)
     if settings.quantization != NONE:
         convert(module, settings.quantization)

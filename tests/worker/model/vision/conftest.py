@@ -1,0 +1,99 @@
+"""Workers on tiny models that see, and engines over them."""
+
+import functools
+
+import msgspec
+import pytest
+
+from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.testing import ManualClock, make_add
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
+from dormouse_worker.model.testing_vision import Picture, build_prompt, reference_vision, write_tiny_vision_model
+from tests.worker.engine.engine_kit import finish
+
+MAX_TOKENS = 8
+
+
+class Seer:
+    """A worker and an engine over it."""
+
+    def __init__(self, directory, folder, *, num_blocks=64, host_blocks=0, **settings):
+        self.folder = folder
+        fields = {
+            "max_num_batched_tokens": 256,
+            "swap_space_bytes": host_blocks << 20,
+            "kv_cache_memory_bytes": 1 << 22,
+        }
+        self.settings = make_settings(directory, **{**fields, **settings}, image_dir=str(folder))
+        self.counts = num_blocks, host_blocks
+        self.worker = CpuWorker(self.settings, 0)
+        self.worker.init_device()
+        self.worker.load_model()
+        self.worker.determine_num_available_blocks()
+        self.worker.initialize_cache(*self.counts)
+        self.engine = self.make_engine()
+
+    def make_engine(self):
+        report = self.worker.get_memory_report()
+        return build_engine(self.settings, report, self.counts, self.worker, clock=ManualClock())
+
+    def add(self, name, parts, *, max_tokens=MAX_TOKENS, outputs=(), **sampling):
+        tokens, images = build_prompt(parts, self.folder)
+        message = make_add(name, tokens, max_tokens=max_tokens, **sampling)
+        message = msgspec.structs.replace(message, images=images, output_token_ids=list(outputs))
+        assert self.engine.add(message) is None
+
+    def ask(self, prompts, **sampling):
+        """Ask all at once; return {name: tokens}."""
+        for name, parts in prompts.items():
+            self.add(name, parts, **sampling)
+        return finish(self.engine, {name: [] for name in prompts})
+
+    @property
+    def counters(self):
+        return self.engine._scheduler.counters
+
+    @property
+    def num_encoded(self):
+        return self.engine._scheduler.images.num_encoded
+
+
+@pytest.fixture(scope="session")
+def seeing(tmp_path_factory):
+    """Return a function family → the directory of its tiny model."""
+
+    @functools.cache
+    def write(family):
+        return write_tiny_vision_model(tmp_path_factory.mktemp(family), family)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def said(seeing, tmp_path_factory):
+    """Return a function (family, parts) → what transformers says."""
+    known = {}
+    folder = tmp_path_factory.mktemp("reference")
+
+    def say(family, parts):
+        key = family, *(part.digest if isinstance(part, Picture) else tuple(part) for part in parts)
+        if key not in known:
+            known[key] = reference_vision(seeing(family), parts, folder, MAX_TOKENS)
+        return known[key]
+
+    return say
+
+
+@pytest.fixture
+def make_seer(seeing, tmp_path):
+    """Return a function that makes a worker with an engine; it ends with the test."""
+    made = []
+
+    def make(family, **settings):
+        made.append(Seer(seeing(family), tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for seer in made:
+        seer.worker.shutdown()

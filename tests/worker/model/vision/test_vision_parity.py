@@ -1,0 +1,103 @@
+"""Tokens of prompts with images equal transformers' greedy `generate` in float32, whatever happens on the way."""
+
+import pytest
+
+from dormouse_worker.common.commands import TAGS
+from dormouse_worker.model.testing_vision import CASES, draw_picture
+
+FAMILIES = sorted(CASES)
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def prompts_of(family):
+    a, b, c = (draw_picture(family, seed) for seed in (1, 2, 3))
+    return {
+        "none": [[1, 2, 3, 4, 5]],
+        "one": [[1, 2], a, [3, 4]],
+        "other": [[1, 2], b, [3, 4]],
+        "three": [[9], c, [8, 7], a, b, [6]],
+    }
+
+
+def num_tokens(parts):
+    return sum(len(part) if isinstance(part, list) else sum(part.runs) + part.num_between for part in parts)
+
+
+@pytest.fixture
+def compare(said):
+    """Return a function that asks a worker all prompts of a family and compares."""
+
+    def ask(seer, family, **sampling):
+        prompts = prompts_of(family)
+        assert seer.ask(prompts, **sampling) == {name: said(family, parts) for name, parts in prompts.items()}
+
+    return ask
+
+
+@each_family
+@pytest.mark.parametrize("impl", ["auto", "lean", "transformers"])
+def test_together_in_one_pass_and_in_chunks_through_images(make_seer, compare, family, impl):
+    if impl == "lean" and not CASES[family].is_lean:
+        impl = "auto"
+    for num_tokens in (256, 7):
+        compare(make_seer(family, max_num_batched_tokens=num_tokens, model_impl=impl), family)
+
+
+@each_family
+def test_torchs_attention_says_the_same(make_seer, compare, family):
+    compare(make_seer(family, attention_backend="sdpa", max_num_batched_tokens=13), family)
+
+
+@each_family
+@pytest.mark.parametrize("host_blocks", [0, 64])
+def test_preempted_by_recomputing_and_by_swapping(make_seer, said, family, host_blocks):
+    prompts = {str(seed): [[1, 2], draw_picture(family, seed), [3, 4]] for seed in (1, 2, 3)}
+    num_blocks = sum(-(-num_tokens(parts) // 4) for parts in prompts.values()) + 3  # and each grows by two
+    seer = make_seer(family, num_blocks=num_blocks, host_blocks=host_blocks, max_model_len=4 * num_blocks)
+    assert seer.ask(prompts) == {name: said(family, parts) for name, parts in prompts.items()}
+    assert seer.counters.preemptions
+    assert bool(seer.counters.swaps) == bool(host_blocks)
+
+
+@each_family
+def test_known_prefixes_are_of_the_same_images_alone(make_seer, compare, family):
+    seer = make_seer(family)
+    for name, parts in prompts_of(family).items():
+        seer.ask({name: parts})
+    hits, encoded = seer.counters.prefix_hits, seer.num_encoded
+    assert not hits, "different images stand behind equal tokens"
+    compare(seer, family)
+    assert seer.counters.prefix_hits
+    assert seer.num_encoded == encoded
+
+
+@each_family
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_another_worker_began_goes_on_alike(make_seer, said, family, count):
+    parts = prompts_of(family)["three"]
+    whole = said(family, parts)
+    seer = make_seer(family, max_num_batched_tokens=9)
+    seer.add("a", parts, outputs=whole[:count])
+    tokens = []
+    while (outputs := seer.engine.step()) is not None:
+        tokens += [token for output in outputs.outputs for token in output.token_ids]
+    assert tokens == whole[count:]
+
+
+@each_family
+@pytest.mark.parametrize("level", [1, 2])
+def test_after_a_sleep_images_are_read_again(make_seer, compare, family, level):
+    seer = make_seer(family)
+    compare(seer, family)
+    encoded = seer.num_encoded
+    seer.worker.sleep(level, TAGS)
+    seer.engine.forget_prefixes()
+    seer.worker.wake_up(TAGS)
+    seer.engine.forget_ranks()
+    compare(seer, family)
+    assert seer.num_encoded == 2 * encoded
+
+
+@each_family
+def test_drafts_change_nothing(make_seer, compare, family):
+    compare(make_seer(family, speculation_method="ngram"), family, repetition_penalty=1.0)

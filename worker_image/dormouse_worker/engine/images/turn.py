@@ -1,0 +1,66 @@
+"""What one pass encodes, and how far its prompts go: up to the first image that finds no room, or no time.
+
+Images are encoded before the pass that needs their first row, and its sequences wait for that. Beside sequences that
+decode one image is encoded at most, else as many rows as the pass may have tokens; the first image always goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dormouse_worker.common.images import ImageInput
+from dormouse_worker.engine.batch import EncodeImage, ScheduledSequence
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
+from dormouse_worker.engine.request import Request
+
+
+@dataclass(slots=True)
+class ImageTurn:
+    """The images of one pass in the making."""
+
+    cache: EncoderCache
+    rows_left: int  # that may be encoded
+    encode: list[EncodeImage] = field(default_factory=list)
+    _needed: set[bytes] = field(default_factory=set)  # by sequences of this pass
+
+    def reach(self, request: Request, end: int, sequences: Sequence[ScheduledSequence]) -> int:
+        """Return how far a request gets that would go up to `end` in this pass, which has these sequences already.
+
+        No further than it is where the next token's image must wait.
+        """
+        start, kept = request.num_computed_tokens, self.cache.kept(self._needed)
+        rows_left, is_first = self.rows_left, not self.encode
+        for image in _images_at(request, start, end):
+            if image.digest in kept:
+                continue
+            kept[image.digest] = image.num_rows
+            is_new = not self.cache.holds(image.digest)
+            has_time = is_first or (image.num_rows <= rows_left and not _any_decodes(sequences))
+            if (is_new and not has_time) or sum(kept.values()) > self.cache.num_rows:
+                return max(start, image.start)
+            if is_new:
+                rows_left, is_first = rows_left - image.num_rows, False
+        return end
+
+    def take(self, request: Request, start: int, end: int) -> None:
+        """Encode what the request needs for its tokens at [start, end); let go of what it needs no longer then."""
+        images = [*_images_at(request, start, end)]
+        self._needed.update(image.digest for image in images)  # none of them makes way for another
+        for image in images:
+            if not self.cache.holds(image.digest):
+                self.encode.append(self.cache.put(image, self._needed))
+                self.rows_left -= image.num_rows
+            self.cache.hold(image.digest, request.request_id)
+        behind = [image for image in request.images if image.end <= end]
+        rest = {image.digest for image in request.images if image.start < end < image.end}
+        self.cache.release(request.request_id, [image for image in behind if image.digest not in rest])
+
+
+def _images_at(request: Request, start: int, end: int) -> Iterator[ImageInput]:
+    """Yield the images of which tokens at [start, end) are computed."""
+    return (image for image in request.images if image.start < end and start < image.end)
+
+
+def _any_decodes(sequences: Sequence[ScheduledSequence]) -> bool:
+    return any(sequence.samples and sequence.num_known - sequence.start == 1 for sequence in sequences)

@@ -1,0 +1,46 @@
+"""Which rows of a pass are an image's, and the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dormouse_worker.common.images import ImageInput
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run of rows of the packed input that are an image's."""
+
+    start: int  # in the packed input
+    digest: bytes
+    first_row: int  # of the image
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRows:
+    """What stands at [start, start + n) of the packed input in place of embedded tokens."""
+
+    start: int
+    rows: torch.Tensor  # [n, H]
+
+
+def place(images: Sequence[ImageInput], start: int, end: int, at: int) -> Iterator[Placed]:
+    """Yield the runs within a sequence's tokens [start, end), which begin at the row `at` of the packed input."""
+    for image in images:
+        first_row = 0
+        for first, count in image.spans:
+            begin, stop = max(start, first), min(end, first + count)
+            if begin < stop:
+                yield Placed(at + begin - start, image.digest, first_row + begin - first, stop - begin)
+            first_row += count
+
+
+def put_rows(embedded: torch.Tensor, images: Sequence[ImageRows]) -> torch.Tensor:
+    """Write the images' rows into embedded tokens [T, H], in place; return them."""
+    for image in images:
+        embedded[image.start : image.start + len(image.rows)] = image.rows
+    return embedded

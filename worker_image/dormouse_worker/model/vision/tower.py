@@ -1,0 +1,73 @@
+"""One image through transformers' own vision tower and projector: alone, so that its rows depend on nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from dormouse_worker.common.errors import InvalidArgument
+from dormouse_worker.engine.batch import EncodeImage
+from dormouse_worker.model.vision.families import Tensors, VisionFamily
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTower:
+    """The part of a loaded module that makes rows of images."""
+
+    module: Any
+    family: VisionFamily
+    folder: Path
+    hidden_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def encode(self, image: EncodeImage) -> torch.Tensor:
+        """Return the image's rows, [num_rows, H]. Raises InvalidArgument for a file that is not what it should be."""
+        rows = self.compute(self._read(image))
+        if len(rows) != image.num_rows:
+            raise InvalidArgument(f"the encoder makes {len(rows)} rows of it, and the prompt has {image.num_rows}")
+        if not torch.isfinite(rows).all():
+            raise InvalidArgument("the encoder's numbers for it are not finite")
+        return rows
+
+    @torch.inference_mode()
+    def compute(self, tensors: Tensors) -> torch.Tensor:
+        """Return the rows [n, H] of what a processor made of one image."""
+        moved = {name: self._moved(tensor) for name, tensor in tensors.items()}
+        features = self.module.model.get_image_features(**moved).pooler_output
+        parts = [part.reshape(-1, self.hidden_size) for part in features]
+        return torch.cat(parts).to(self.dtype)
+
+    def largest(self) -> Tensors:
+        """Return what a processor makes of the largest image."""
+        return self.family.largest(self.module.config)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+
+    def _read(self, image: EncodeImage) -> Tensors:
+        try:
+            tensors: Tensors = load(_contents(self.folder / image.tensors, image.num_bytes))
+        except (OSError, SafetensorError) as error:
+            raise InvalidArgument(f"its file cannot be read: {error}") from error
+        needed = self.largest().keys()
+        if not needed <= tensors.keys() <= needed | self.family.optional:
+            raise InvalidArgument(f"its file has {', '.join(sorted(tensors))}; needed are {', '.join(sorted(needed))}")
+        return tensors
+
+
+def _contents(path: Path, num_bytes: int) -> bytes:
+    """Read a plain file of this very size; whatever else stands there is refused, and waited for by nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != num_bytes:
+            raise OSError(f"{found.st_size} bytes are there, {num_bytes} were promised")
+        return file.read(num_bytes)
