@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from dormouse_api.quotas import Quota
+
 _DIGEST = re.compile("[0-9a-f]{64}")
 EVERY_MODEL = "*"
+LIMITS = ("requestsPerMinute", "requestsPerDay", "tokensPerMinute", "tokensPerDay")  # in the order of Quota
 
 
 class BadInferenceKey(ValueError):
@@ -26,8 +29,8 @@ class InferenceKey:
     digest: bytes  # SHA-256
     models: frozenset[str] | None = None  # None = all of its namespace
     expires: datetime | None = None  # None = never
-    requests_per_minute: int | None = None  # None = any number, as below
-    max_concurrent: int | None = None
+    quota: Quota = field(default_factory=Quota)
+    max_concurrent: int | None = None  # None = any number
 
     def __repr__(self) -> str:
         """Name it."""
@@ -61,7 +64,7 @@ def parse_inference_key(obj: Mapping[str, Any]) -> InferenceKey:
         digest=bytes.fromhex(digest),
         models=None if models is None or EVERY_MODEL in models else frozenset(models),
         expires=_time("spec.expires", spec.get("expires")),
-        requests_per_minute=_count("spec.requestsPerMinute", spec.get("requestsPerMinute")),
+        quota=Quota(*(_count(f"spec.{name}", spec.get(name)) for name in LIMITS)),
         max_concurrent=_count("spec.maxConcurrent", spec.get("maxConcurrent")),
     )
 

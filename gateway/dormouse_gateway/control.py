@@ -1,4 +1,4 @@
-"""`dormouse.v1.GatewayControl`: tells the operator what goes on per deployment. Owns nothing but its streams."""
+"""`dormouse.v1.GatewayControl`: tells the operator what goes on, and asks it about limits. Owns but its streams."""
 
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_gateway.activity import Activity, ActivityLog, Changes
+from dormouse_gateway.clients.counting import Counting
 from dormouse_kube.reflector import ObjectKey
 
 HEARTBEAT_S = 5.0  # an operator that hears nothing for longer takes the gateway for lost
@@ -30,13 +31,15 @@ class GatewayControl(rpc.GatewayControlServicer):
     def __init__(
         self,
         log: ActivityLog,
+        counting: Counting | None = None,
         *,
         is_synced: Callable[[], bool],
         heartbeat_s: float = HEARTBEAT_S,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """Take the log, and whether it holds every deployment by now."""
+        """Take the log, and whether it holds every deployment by now; and what keys used here."""
         self._log = log
+        self._counting = counting or Counting()
         self._is_synced = is_synced
         self._heartbeat_s = heartbeat_s
         self._sleep = sleep
@@ -65,6 +68,22 @@ class GatewayControl(rpc.GatewayControlServicer):
                     yield update
         finally:
             self._num_streams -= 1
+
+    async def ShareLimits(
+        self, answers: AsyncIterator[pb.LimitAnswers], context: Any
+    ) -> AsyncIterator[pb.LimitQuestions]:
+        """Ask the operator that called last what keys may use. Ends with the gateway, or when another one calls."""
+        del context
+        hearing = asyncio.create_task(self._hear(answers))
+        try:
+            async for questions in self._counting.questions(hearing.done):
+                yield questions
+        finally:
+            hearing.cancel()
+
+    async def _hear(self, answers: AsyncIterator[pb.LimitAnswers]) -> None:
+        async for answer in answers:
+            self._counting.answer(answer)
 
     async def _updates(self, changes: Changes) -> AsyncIterator[pb.ActivityUpdate]:
         is_complete, haste = False, _Haste(self._log.now_s)

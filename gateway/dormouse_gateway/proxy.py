@@ -10,7 +10,7 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from dormouse_api.status import CallError, to_grpc_status
 from dormouse_gateway.call import UNTRACED, Call, Constraints, RequestTrace, Traces, Write
 from dormouse_gateway.clients import requests
 from dormouse_gateway.clients.keys import Caller, Keyring
+from dormouse_gateway.clients.meter import Meter
 from dormouse_gateway.clients.requests import METHODS, Method
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
@@ -44,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 Context = Any  # aio.ServicerContext, whose stubs lack abort_with_status
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 
-Admit = Callable[[Any], AbstractContextManager[Caller]]  # metadata → who calls, as long as the request runs
+Admit = Callable[[Any], AbstractAsyncContextManager[Caller]]  # metadata → who calls, as long as the request runs
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class _Record:
     model: str = UNKNOWN_MODEL
     code: grpc.StatusCode = grpc.StatusCode.OK
     why: str = ""
+    meter: Meter | None = None
 
 
 class InferenceProxy:
@@ -131,11 +133,14 @@ class InferenceProxy:
     ) -> grpc.Status | None:
         """Route and forward; return the status to end with, None after success."""
         try:
-            with admit(context.invocation_metadata()) as caller:
+            async with admit(context.invocation_metadata()) as caller:
                 call = self._prepare(method, raw, context, record, caller)
-                with self._counted(call), announce.told_at_the_end(context, call.wait, is_told=method.need_ready):
+                record.meter = Meter(call, caller)
+                told = announce.told_at_the_end(context, call.wait, caller.headers, is_told=method.need_ready)
+                with self._counted(call), told:
                     async with self._keys.tenure(caller):
-                        await self._mover.go(call, record.trace.writing(context.write), self._try)
+                        write = record.meter.writing(record.trace.writing(context.write))
+                        await self._mover.go(call, write, self._try)
         except CallError as error:
             record.code, record.why = error.code, error.message
             self._metrics.rejected(error)

@@ -137,7 +137,9 @@ class Gateway:
             max_connections=self._shares.grpc,
         )
         doors.inference.add_generic_rpc_handlers((self._proxy.handler(),))
-        self._activity = GatewayControl(self.router.activity, is_synced=lambda: self.router.is_synced)
+        self._activity = GatewayControl(
+            self.router.activity, self._keys.counting, is_synced=lambda: self.router.is_synced
+        )
         control_rpc.add_GatewayControlServicer_to_server(self._activity, doors.control)
         return doors
 

@@ -10,6 +10,7 @@ from dormouse_api.mutual_tls import MutualTls, TlsError, read_bundle
 from dormouse_api.names import CONTROL_PORT, HTTP_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_api.short_names import GRACE_S, NameRules, Scope
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
+from dormouse_gateway.clients.counting import Counting
 from dormouse_gateway.clients.key_files import BadKeyFile
 from dormouse_gateway.clients.keys import Keyring
 from dormouse_gateway.hold.line import HoldLimits, HoldSettings
@@ -53,6 +54,9 @@ class Settings:
     # DORMOUSE_REQUIRE_API_KEYS: true or false. Refuse callers without a known key, also where DORMOUSE_API_KEYS_DIR is
     # not set: then keys are InferenceKeys. Where none is required, known keys count all the same.
     require_api_keys: bool = False
+    # DORMOUSE_GATEWAYS: how many gateways share the limits of keys, until the operator, which counts for all, says it.
+    # While it is away each takes this part of every limit.
+    num_gateways: int = 1
     # DORMOUSE_TLS_CERT_FILE, DORMOUSE_TLS_KEY_FILE: PEM, both or none. With them the gRPC and the HTTP API speak TLS
     # only, control and metrics stay plain (they are for the cluster). Read again when the files change.
     tls_cert_file: Path | None = None
@@ -141,6 +145,7 @@ class Settings:
             http_port=read.port("DORMOUSE_HTTP_PORT", cls.http_port),
             api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
             require_api_keys=read.boolean("DORMOUSE_REQUIRE_API_KEYS", default=cls.require_api_keys),
+            num_gateways=read.number("DORMOUSE_GATEWAYS", cls.num_gateways, least=1, most=10_000),
             tls_cert_file=read.path("DORMOUSE_TLS_CERT_FILE"),
             tls_key_file=read.path("DORMOUSE_TLS_KEY_FILE"),
             mutual_tls_dir=read.path("DORMOUSE_MUTUAL_TLS_DIR"),
@@ -260,7 +265,8 @@ def read_policy(settings: Settings) -> RouterPolicy:
 def read_keys(settings: Settings) -> Keyring:
     """Read the clients' keys. Raises BadSetting."""
     try:
-        return Keyring(settings.api_keys_dir, is_required=settings.require_api_keys)
+        counting = Counting(num_gateways=settings.num_gateways)
+        return Keyring(settings.api_keys_dir, is_required=settings.require_api_keys, counting=counting)
     except (BadKeyFile, OSError) as error:
         raise BadSetting(f"DORMOUSE_API_KEYS_DIR: {error}") from error
 

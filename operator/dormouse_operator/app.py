@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from dormouse_api.mutual_tls import MutualTls
+from dormouse_api.quotas import DayUse
 from dormouse_kube.api import KubeApi
 from dormouse_operator import logs, memory
 from dormouse_operator.act.execute import Executor
@@ -29,6 +30,8 @@ from dormouse_operator.certificates.identities import Identities
 from dormouse_operator.decide.release import Release
 from dormouse_operator.derived_settings import certificate_settings, release_of, worker_defaults
 from dormouse_operator.key_reconcile import KeyReconciler
+from dormouse_operator.limits.counter import LimitCounter
+from dormouse_operator.limits.streams import LimitStreams
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
 from dormouse_operator.model.pools import Replica
@@ -127,7 +130,10 @@ class App:
         self.feed = Feed(kube, self.cache, namespaces=settings.watch_namespaces, mark=self._mark)
         self.statuses = FollowedStatuses(workers, self.worklist.mark)
         self.activities = ActivityBook(self._clock, self._mark_all)
-        self._listening = [ActivityWatch(gateways, self.activities).run] if gateways else []
+        self.limits = LimitCounter(clock=self._clock, wall=lambda: now().timestamp(), base=self._recorded_day)
+        self._listening = (
+            [ActivityWatch(gateways, self.activities).run, LimitStreams(gateways, self.limits).run] if gateways else []
+        )
         self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=self._clock, reporter=settings.pod_name)
         self.identities = Identities(kube, tls, certificate_settings(settings), authority=candidate) if tls else None
@@ -135,8 +141,11 @@ class App:
         self.reconciler = self._make_reconciler(hands, seeds)
         self.pools = self._make_pools(hands, seeds)
         self.adapters = AdapterReconciler(hands.writer, self.cache, clock=now, reporter=settings.pod_name)
-        self.keys = KeyReconciler(kube, hands.writer, namespaces=settings.watch_namespaces, clock=now)
+        self.keys = KeyReconciler(kube, hands.writer, self.limits.days, namespaces=settings.watch_namespaces, clock=now)
         self._follow(tls)
+
+    def _recorded_day(self, key: str) -> DayUse | None:
+        return self.keys.day_of(key)
 
     def _make_reconciler(self, hands: _Hands, seeds: Seeds) -> Reconciler:
         observer = Observer(

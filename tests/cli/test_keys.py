@@ -24,7 +24,7 @@ def test_what_it_may_do_is_stored_as_gateways_read_it(dormouse):
     assert dormouse(fake, "keys", "create", "a", *given.split()).exit_code == 0
     key = parse_inference_key(fake.peek(INFERENCE_KEYS, "default", "a"))
     assert key.models == {"tiny", "org/big"}
-    assert (key.requests_per_minute, key.max_concurrent) == (60, 4)
+    assert (key.quota.requests_per_minute, key.max_concurrent) == (60, 4)
     assert 86_000 < (key.expires - datetime.now(UTC)).total_seconds() <= 86_400
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dormouse_api.quotas import DayUse, Use
 from dormouse_kube.api import INFERENCE_KEYS
 from dormouse_kube.errors import Conflict, NotFound, Unavailable
 from dormouse_kube.testing import FakeKube
@@ -40,8 +41,8 @@ def state(kube, name):
 
 
 @asynccontextmanager
-async def running(kube, clock=lambda: START):
-    keys = KeyReconciler(kube, Writer(kube, Cache(), Leads()), namespaces=(), clock=clock)
+async def running(kube, clock=lambda: START, days=lambda: ()):
+    keys = KeyReconciler(kube, Writer(kube, Cache(), Leads()), days, namespaces=(), clock=clock)
     tasks = [asyncio.create_task(each) for each in (keys.follow(), keys.run())]
     try:
         yield keys
@@ -90,6 +91,21 @@ async def test_the_next_look_is_at_the_next_expiry():
         await until(lambda: state(kube, "a") == "Expired")
 
 
+async def test_a_days_use_is_recorded_once_a_minute_and_read_by_the_next_operator():
+    kube, now = FakeKube(), [START]
+    used = {"team/a": DayUse(20_819, Use(5, 60))}
+    put(kube, "a", tokensPerDay=100)
+    async with running(kube, lambda: now[0], used.items) as keys:
+        await until(lambda: keys.day_of("team/a") == used["team/a"])
+        used["team/a"] = DayUse(20_819, Use(6, 70))
+        await keys.reconcile()
+        assert kube.peek(INFERENCE_KEYS, "team", "a")["status"]["usage"]["requests"] == 5
+        now[0] += timedelta(seconds=60)
+        await keys.reconcile()
+        await until(lambda: keys.day_of("team/a") == used["team/a"])
+        assert (keys.day_of("team/b"), keys.day_of("of-a-file")) == (None, None)
+
+
 def test_every_field_is_described_and_bounded_and_no_unknown_one_is_kept():
     assert [path for path, node in nodes(SCHEMA) if not node.get("description") and path != ".metadata"] == []
     assert [path for path, node in nodes(SCHEMA) if "x-kubernetes-preserve-unknown-fields" in node] == []
@@ -98,7 +114,9 @@ def test_every_field_is_described_and_bounded_and_no_unknown_one_is_kept():
 
 def test_the_schema_knows_what_the_operator_writes_and_no_more():
     metadata = {"namespace": "team", "name": "a"}
-    (found,) = judge([parse_recorded_key({"metadata": metadata, "spec": {"sha256": "a" * 64}})], START)
+    spec, used = {"sha256": "a" * 64, "tokensPerDay": 9}, {"team/a": DayUse(20_819, Use(1, 1))}
+    (found,) = judge([parse_recorded_key({"metadata": metadata, "spec": spec})], START, used)
     known = SCHEMA["properties"]["status"]["properties"]
     assert found.status.keys() == known.keys()
+    assert found.status["usage"].keys() == known["usage"]["properties"].keys()
     assert found.status["conditions"][0].keys() == known["conditions"]["items"]["properties"].keys()

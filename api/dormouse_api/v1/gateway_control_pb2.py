@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dormouse_api/v1/gateway_control.proto\x12\x0b\x64ormouse.v1\"\x16\n\x14WatchActivityRequest\"~\n\x0e\x41\x63tivityUpdate\x12)\n\nactivities\x18\x01 \x03(\x0b\x32\x15.dormouse.v1.Activity\x12,\n\x07removed\x18\x02 \x03(\x0b\x32\x1b.dormouse.v1.DeploymentName\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\"1\n\x0e\x44\x65ploymentName\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x88\x03\n\x08\x41\x63tivity\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\r\x12\x15\n\rheld_requests\x18\x05 \x01(\r\x12\x1b\n\x13mean_kv_cache_usage\x18\x06 \x01(\x01\x12%\n\x18last_request_age_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11known_age_seconds\x18\x08 \x01(\x01\x12\x15\n\rawake_workers\x18\t \x01(\r\x12\x18\n\x10running_requests\x18\n \x01(\r\x12\x18\n\x10waiting_requests\x18\x0b \x01(\r\x12$\n\x17wake_wanted_age_seconds\x18\x0c \x01(\x01H\x01\x88\x01\x01\x42\x1b\n\x19_last_request_age_secondsB\x1a\n\x18_wake_wanted_age_secondsJ\x04\x08\x03\x10\x04R\x19last_request_unix_seconds2c\n\x0eGatewayControl\x12Q\n\rWatchActivity\x12!.dormouse.v1.WatchActivityRequest\x1a\x1b.dormouse.v1.ActivityUpdate0\x01\x42 Z\x1e\x64ormouse.dev/api/v1;dormousev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%dormouse_api/v1/gateway_control.proto\x12\x0b\x64ormouse.v1\"u\n\x0eLimitQuestions\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12#\n\x04uses\x18\x02 \x03(\x0b\x32\x15.dormouse.v1.LimitUse\x12-\n\tquestions\x18\x03 \x03(\x0b\x32\x1a.dormouse.v1.LimitQuestion\"j\n\x08LimitUse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x07seconds\x18\x02 \x03(\x0b\x32\x19.dormouse.v1.UsedInSecond\x12%\n\x05today\x18\x03 \x01(\x0b\x32\x16.dormouse.v1.UsedOnDay\"E\n\x0cUsedInSecond\x12\x13\n\x0b\x61ge_seconds\x18\x01 \x01(\x01\x12\x10\n\x08requests\x18\x02 \x01(\x12\x12\x0e\n\x06tokens\x18\x03 \x01(\x12\":\n\tUsedOnDay\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x01(\x12\x12\x0e\n\x06tokens\x18\x03 \x01(\x12\"\xb4\x01\n\rLimitQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\r\x12\x1b\n\x13requests_per_minute\x18\x05 \x01(\r\x12\x18\n\x10requests_per_day\x18\x06 \x01(\r\x12\x19\n\x11tokens_per_minute\x18\x07 \x01(\x04\x12\x16\n\x0etokens_per_day\x18\x08 \x01(\x04\"O\n\x0cLimitAnswers\x12)\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x18.dormouse.v1.LimitAnswer\x12\x14\n\x0cnum_gateways\x18\x02 \x01(\r\"\xc1\x01\n\x0bLimitAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x12\n\nis_granted\x18\x02 \x01(\x08\x12\x1b\n\x13retry_after_seconds\x18\x03 \x01(\x01\x12\x0f\n\x07reached\x18\x04 \x01(\t\x12\x10\n\x08is_final\x18\x05 \x01(\x08\x12)\n\x08requests\x18\x06 \x01(\x0b\x32\x17.dormouse.v1.LimitState\x12\'\n\x06tokens\x18\x07 \x01(\x0b\x32\x17.dormouse.v1.LimitState\"E\n\nLimitState\x12\r\n\x05limit\x18\x01 \x01(\x04\x12\x11\n\tremaining\x18\x02 \x01(\x04\x12\x15\n\rreset_seconds\x18\x03 \x01(\x01\"\x16\n\x14WatchActivityRequest\"~\n\x0e\x41\x63tivityUpdate\x12)\n\nactivities\x18\x01 \x03(\x0b\x32\x15.dormouse.v1.Activity\x12,\n\x07removed\x18\x02 \x03(\x0b\x32\x1b.dormouse.v1.DeploymentName\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\"1\n\x0e\x44\x65ploymentName\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x88\x03\n\x08\x41\x63tivity\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1a\n\x12in_flight_requests\x18\x04 \x01(\r\x12\x15\n\rheld_requests\x18\x05 \x01(\r\x12\x1b\n\x13mean_kv_cache_usage\x18\x06 \x01(\x01\x12%\n\x18last_request_age_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11known_age_seconds\x18\x08 \x01(\x01\x12\x15\n\rawake_workers\x18\t \x01(\r\x12\x18\n\x10running_requests\x18\n \x01(\r\x12\x18\n\x10waiting_requests\x18\x0b \x01(\r\x12$\n\x17wake_wanted_age_seconds\x18\x0c \x01(\x01H\x01\x88\x01\x01\x42\x1b\n\x19_last_request_age_secondsB\x1a\n\x18_wake_wanted_age_secondsJ\x04\x08\x03\x10\x04R\x19last_request_unix_seconds2\xae\x01\n\x0eGatewayControl\x12Q\n\rWatchActivity\x12!.dormouse.v1.WatchActivityRequest\x1a\x1b.dormouse.v1.ActivityUpdate0\x01\x12I\n\x0bShareLimits\x12\x19.dormouse.v1.LimitAnswers\x1a\x1b.dormouse.v1.LimitQuestions(\x01\x30\x01\x42 Z\x1e\x64ormouse.dev/api/v1;dormousev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,14 +32,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dormouse_api.v1.gateway_con
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z\036dormouse.dev/api/v1;dormousev1'
-  _globals['_WATCHACTIVITYREQUEST']._serialized_start=54
-  _globals['_WATCHACTIVITYREQUEST']._serialized_end=76
-  _globals['_ACTIVITYUPDATE']._serialized_start=78
-  _globals['_ACTIVITYUPDATE']._serialized_end=204
-  _globals['_DEPLOYMENTNAME']._serialized_start=206
-  _globals['_DEPLOYMENTNAME']._serialized_end=255
-  _globals['_ACTIVITY']._serialized_start=258
-  _globals['_ACTIVITY']._serialized_end=650
-  _globals['_GATEWAYCONTROL']._serialized_start=652
-  _globals['_GATEWAYCONTROL']._serialized_end=751
+  _globals['_LIMITQUESTIONS']._serialized_start=54
+  _globals['_LIMITQUESTIONS']._serialized_end=171
+  _globals['_LIMITUSE']._serialized_start=173
+  _globals['_LIMITUSE']._serialized_end=279
+  _globals['_USEDINSECOND']._serialized_start=281
+  _globals['_USEDINSECOND']._serialized_end=350
+  _globals['_USEDONDAY']._serialized_start=352
+  _globals['_USEDONDAY']._serialized_end=410
+  _globals['_LIMITQUESTION']._serialized_start=413
+  _globals['_LIMITQUESTION']._serialized_end=593
+  _globals['_LIMITANSWERS']._serialized_start=595
+  _globals['_LIMITANSWERS']._serialized_end=674
+  _globals['_LIMITANSWER']._serialized_start=677
+  _globals['_LIMITANSWER']._serialized_end=870
+  _globals['_LIMITSTATE']._serialized_start=872
+  _globals['_LIMITSTATE']._serialized_end=941
+  _globals['_WATCHACTIVITYREQUEST']._serialized_start=943
+  _globals['_WATCHACTIVITYREQUEST']._serialized_end=965
+  _globals['_ACTIVITYUPDATE']._serialized_start=967
+  _globals['_ACTIVITYUPDATE']._serialized_end=1093
+  _globals['_DEPLOYMENTNAME']._serialized_start=1095
+  _globals['_DEPLOYMENTNAME']._serialized_end=1144
+  _globals['_ACTIVITY']._serialized_start=1147
+  _globals['_ACTIVITY']._serialized_end=1539
+  _globals['_GATEWAYCONTROL']._serialized_start=1542
+  _globals['_GATEWAYCONTROL']._serialized_end=1716
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,276 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class LimitQuestions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    gateway: _builtins.str
+    """in the first message only: another name after each start; `uses` are then all that it knows"""
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitUse]:
+        """beyond what was asked for; to be counted before the questions are answered"""
+
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitQuestion]:
+        """in the order in which requests came"""
+
+    def __init__(
+        self,
+        *,
+        gateway: _builtins.str = ...,
+        uses: _abc.Iterable[Global___LimitUse] | None = ...,
+        questions: _abc.Iterable[Global___LimitQuestion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway", b"gateway", "questions", b"questions", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitQuestions: _TypeAlias = LimitQuestions  # noqa: Y015
+
+@_typing.final
+class LimitUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    TODAY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """the API key's name: NAMESPACE/NAME of an InferenceKey, or of a file"""
+    @_builtins.property
+    def seconds(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsedInSecond]:
+        """of those that still count for any minute"""
+
+    @_builtins.property
+    def today(self) -> Global___UsedOnDay:
+        """in the first message only"""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        seconds: _abc.Iterable[Global___UsedInSecond] | None = ...,
+        today: Global___UsedOnDay | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["today", b"today"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "seconds", b"seconds", "today", b"today"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitUse: _TypeAlias = LimitUse  # noqa: Y015
+
+@_typing.final
+class UsedInSecond(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    age_seconds: _builtins.float
+    """since the second began"""
+    requests: _builtins.int
+    """let in"""
+    tokens: _builtins.int
+    """reserved or used; negative: given back"""
+    def __init__(
+        self,
+        *,
+        age_seconds: _builtins.float = ...,
+        requests: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_seconds", b"age_seconds", "requests", b"requests", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsedInSecond: _TypeAlias = UsedInSecond  # noqa: Y015
+
+@_typing.final
+class UsedOnDay(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAY_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    day: _builtins.int
+    """of UTC, since 1970"""
+    requests: _builtins.int
+    """let in"""
+    tokens: _builtins.int
+    """used"""
+    def __init__(
+        self,
+        *,
+        day: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["day", b"day", "requests", b"requests", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsedOnDay: _TypeAlias = UsedOnDay  # noqa: Y015
+
+@_typing.final
+class LimitQuestion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_DAY_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_DAY_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """of the answer, too"""
+    key: _builtins.str
+    """as in LimitUse"""
+    requests: _builtins.int
+    """that come together"""
+    tokens: _builtins.int
+    """to be reserved"""
+    requests_per_minute: _builtins.int
+    """the key's limits; 0 = any number"""
+    requests_per_day: _builtins.int
+    """as above"""
+    tokens_per_minute: _builtins.int
+    """as above"""
+    tokens_per_day: _builtins.int
+    """as above"""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        key: _builtins.str = ...,
+        requests: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        requests_per_minute: _builtins.int = ...,
+        requests_per_day: _builtins.int = ...,
+        tokens_per_minute: _builtins.int = ...,
+        tokens_per_day: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "key", b"key", "requests", b"requests", "requests_per_day", b"requests_per_day", "requests_per_minute", b"requests_per_minute", "tokens", b"tokens", "tokens_per_day", b"tokens_per_day", "tokens_per_minute", b"tokens_per_minute"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitQuestion: _TypeAlias = LimitQuestion  # noqa: Y015
+
+@_typing.final
+class LimitAnswers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    NUM_GATEWAYS_FIELD_NUMBER: _builtins.int
+    num_gateways: _builtins.int
+    """that share limits; each takes its part of them while there is no stream"""
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitAnswer]:
+        """to the last questions"""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___LimitAnswer] | None = ...,
+        num_gateways: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "num_gateways", b"num_gateways"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitAnswers: _TypeAlias = LimitAnswers  # noqa: Y015
+
+@_typing.final
+class LimitAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    IS_GRANTED_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    IS_FINAL_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """of the question"""
+    is_granted: _builtins.bool
+    """it is counted then"""
+    retry_after_seconds: _builtins.float
+    """if it is not"""
+    reached: _builtins.str
+    """the limit that keeps it out, in words"""
+    is_final: _builtins.bool
+    """nothing can let it in before that time"""
+    @_builtins.property
+    def requests(self) -> Global___LimitState:
+        """where the key stands; unset = not limited"""
+
+    @_builtins.property
+    def tokens(self) -> Global___LimitState:
+        """as above"""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        is_granted: _builtins.bool = ...,
+        retry_after_seconds: _builtins.float = ...,
+        reached: _builtins.str = ...,
+        is_final: _builtins.bool = ...,
+        requests: Global___LimitState | None = ...,
+        tokens: Global___LimitState | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "is_final", b"is_final", "is_granted", b"is_granted", "reached", b"reached", "requests", b"requests", "retry_after_seconds", b"retry_after_seconds", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitAnswer: _TypeAlias = LimitAnswer  # noqa: Y015
+
+@_typing.final
+class LimitState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    RESET_SECONDS_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """of a minute, or of a day if that is what is limited"""
+    remaining: _builtins.int
+    """of it"""
+    reset_seconds: _builtins.float
+    """until nothing of it is used"""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+        remaining: _builtins.int = ...,
+        reset_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "remaining", b"remaining", "reset_seconds", b"reset_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitState: _TypeAlias = LimitState  # noqa: Y015
+
+@_typing.final
 class WatchActivityRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

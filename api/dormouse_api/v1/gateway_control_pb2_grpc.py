@@ -39,6 +39,11 @@ class GatewayControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.FromString,
                 _registered_method=True)
+        self.ShareLimits = channel.stream_stream(
+                '/dormouse.v1.GatewayControl/ShareLimits',
+                request_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.LimitAnswers.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.LimitQuestions.FromString,
+                _registered_method=True)
 
 
 class GatewayControlServicer:
@@ -53,6 +58,14 @@ class GatewayControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShareLimits(self, request_iterator, context):
+        """Has the operator that calls count what API keys use at all gateways. The first questions tell what this gateway knows
+        of all keys; after that each questions are followed by one answer. The stream of the operator that called last counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_GatewayControlServicer_to_server(servicer, server):
                     servicer.WatchActivity,
                     request_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.SerializeToString,
+            ),
+            'ShareLimits': grpc.stream_stream_rpc_method_handler(
+                    servicer.ShareLimits,
+                    request_deserializer=dormouse__api_dot_v1_dot_gateway__control__pb2.LimitAnswers.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_gateway__control__pb2.LimitQuestions.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -89,6 +107,33 @@ class GatewayControl:
             '/dormouse.v1.GatewayControl/WatchActivity',
             dormouse__api_dot_v1_dot_gateway__control__pb2.WatchActivityRequest.SerializeToString,
             dormouse__api_dot_v1_dot_gateway__control__pb2.ActivityUpdate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareLimits(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dormouse.v1.GatewayControl/ShareLimits',
+            dormouse__api_dot_v1_dot_gateway__control__pb2.LimitAnswers.SerializeToString,
+            dormouse__api_dot_v1_dot_gateway__control__pb2.LimitQuestions.FromString,
             options,
             channel_credentials,
             insecure,

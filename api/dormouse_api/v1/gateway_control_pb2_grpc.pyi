@@ -38,6 +38,10 @@ class GatewayControlStub:
     second; the first request that waits for a deployment to wake is told at once.
     An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
     """
+    ShareLimits: _grpc.StreamStreamMultiCallable[_gateway_control_pb2.LimitAnswers, _gateway_control_pb2.LimitQuestions]
+    """Has the operator that calls count what API keys use at all gateways. The first questions tell what this gateway knows
+    of all keys; after that each questions are followed by one answer. The stream of the operator that called last counts.
+    """
 
 @_typing.type_check_only
 class GatewayControlAsyncStub(GatewayControlStub):
@@ -46,6 +50,10 @@ class GatewayControlAsyncStub(GatewayControlStub):
     """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
     second; the first request that waits for a deployment to wake is told at once.
     An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
+    """
+    ShareLimits: _aio.StreamStreamMultiCallable[_gateway_control_pb2.LimitAnswers, _gateway_control_pb2.LimitQuestions]  # type: ignore[assignment]
+    """Has the operator that calls count what API keys use at all gateways. The first questions tell what this gateway knows
+    of all keys; after that each questions are followed by one answer. The stream of the operator that called last counts.
     """
 
 class GatewayControlServicer(metaclass=_abc_1.ABCMeta):
@@ -58,6 +66,16 @@ class GatewayControlServicer(metaclass=_abc_1.ABCMeta):
         """Streams the activity of every known deployment: at first of all, then of those that changed. That is at most twice a
         second; the first request that waits for a deployment to wake is told at once.
         An empty update at least every 5 seconds says that this gateway still watches. RESOURCE_EXHAUSTED for a ninth stream.
+        """
+
+    @_abc_1.abstractmethod
+    def ShareLimits(
+        self,
+        request_iterator: _MaybeAsyncIterator[_gateway_control_pb2.LimitAnswers],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_control_pb2.LimitQuestions], _abc.AsyncIterator[_gateway_control_pb2.LimitQuestions]]:
+        """Has the operator that calls count what API keys use at all gateways. The first questions tell what this gateway knows
+        of all keys; after that each questions are followed by one answer. The stream of the operator that called last counts.
         """
 
 def add_GatewayControlServicer_to_server(servicer: GatewayControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,13 +22,22 @@ def create(
     ] = None,
     expires_in_days: Annotated[float | None, typer.Option(min=0.001, help="Days until it ends; default never.")] = None,
     requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests in any minute.")] = None,
+    requests_per_day: Annotated[int | None, typer.Option(min=1, help="Requests on a day of UTC.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens in any minute.")] = None,
+    tokens_per_day: Annotated[int | None, typer.Option(min=1, help="Tokens on a day of UTC.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")] = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     kube_context: Context = None,
 ) -> None:
     """Make an InferenceKey and print its key, once: only its digest is stored."""
-    limits = {"requestsPerMinute": requests_per_minute, "maxConcurrent": max_concurrent}
+    limits = {
+        "requestsPerMinute": requests_per_minute,
+        "requestsPerDay": requests_per_day,
+        "tokensPerMinute": tokens_per_minute,
+        "tokensPerDay": tokens_per_day,
+        "maxConcurrent": max_concurrent,
+    }
 
     async def work(session: Session) -> None:
         from dormouse_cli import new_key

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from dormouse_api.quotas import Quota
 
 _FIELDS = ("sha256", "models", "requests_per_minute", "max_concurrent")
 _DIGEST = re.compile("[0-9a-fA-F]{64}")
@@ -25,7 +27,7 @@ class ApiKey:
     name: str
     digest: bytes  # SHA-256
     models: frozenset[str] | None = None  # None = all
-    requests_per_minute: int | None = None  # None = any number
+    quota: Quota = field(default_factory=Quota)
     max_concurrent: int | None = None  # None = any number
     namespace: str = ""  # whose models an InferenceKey names; "" = of a file, which names those of all
     expires: datetime | None = None  # None = never
@@ -33,7 +35,9 @@ class ApiKey:
     def __repr__(self) -> str:
         """Show what the key may do."""
         models = "all" if self.models is None else sorted(self.models)
-        return f"ApiKey({self.name}, models={models}, {self.requests_per_minute}/min, {self.max_concurrent} at once)"
+        return (
+            f"ApiKey({self.name}, models={models}, {self.quota.requests_per_minute}/min, {self.max_concurrent} at once)"
+        )
 
 
 def read_key(path: Path) -> ApiKey:
@@ -49,9 +53,9 @@ def read_key(path: Path) -> ApiKey:
 
 def parse_key(name: str, content: Mapping[str, Any]) -> ApiKey:
     """Return the key that a file of this name describes. Raises BadKeyFile."""
-    for field in content:
-        if field not in _FIELDS:
-            raise BadKeyFile(f"{name}: {field!r} is no field; allowed are {', '.join(_FIELDS)}")
+    for given in content:
+        if given not in _FIELDS:
+            raise BadKeyFile(f"{name}: {given!r} is no field; allowed are {', '.join(_FIELDS)}")
     digest = content.get("sha256")
     if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
         raise BadKeyFile(f"{name}: sha256 is not there or no text of 64 hexadecimal digits")
@@ -59,7 +63,7 @@ def parse_key(name: str, content: Mapping[str, Any]) -> ApiKey:
         name,
         bytes.fromhex(digest),
         _models(name, content.get("models")),
-        _count(name, "requests_per_minute", content.get("requests_per_minute")),
+        Quota(_count(name, "requests_per_minute", content.get("requests_per_minute"))),
         _count(name, "max_concurrent", content.get("max_concurrent")),
     )
 

@@ -64,7 +64,7 @@ def _to_key(given: InferenceKey) -> ApiKey:
         given.full_name,
         given.digest,
         given.models,
-        given.requests_per_minute,
+        given.quota,
         given.max_concurrent,
         namespace=given.namespace,
         expires=given.expires,

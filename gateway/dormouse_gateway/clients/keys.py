@@ -7,7 +7,7 @@ in logs and messages:
 
 Only the digest is needed; what is left out is not limited. A model is named as clients name it, as namespace/name, or
 with all others of its namespace as namespace/*. The key itself is a long random text (`openssl rand -hex 32`): of such
-ones a plain SHA-256 cannot be undone. Limits hold in each gateway by itself.
+ones a plain SHA-256 cannot be undone. Rates hold over all gateways (`counting`), max_concurrent in each by itself.
 
 An InferenceKey names models of its own namespace only. What is deleted or expires ends what runs under it.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from urllib.parse import unquote
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_gateway.clients.counting import Admission, Counting
 from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
 from dormouse_gateway.clients.key_objects import KeyObjects
 from dormouse_gateway.clients.salts import presented_key
@@ -42,26 +42,17 @@ _LOG = logging.getLogger(__name__)
 _BUSY_RETRY_S = 1.0  # some request of the key ends, nobody knows when
 
 
-@dataclass(slots=True)
-class _Use:
-    """What a key is using: requests that run, and what is left of its rate."""
-
-    running: int = 0
-    tokens: float = 0.0
-    counted_at: float | None = None  # None = never: the bucket is full
-
-    def refill(self, per_minute: int, now: float) -> None:
-        """Count up to now; a bucket holds a minute's requests."""
-        grown = per_minute if self.counted_at is None else (now - self.counted_at) * per_minute / 60
-        self.tokens = min(float(per_minute), self.tokens + grown)
-        self.counted_at = now
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Somebody whose key was found, or anybody where no keys are asked for."""
 
     key: ApiKey | None = None
+    admission: Admission | None = None  # of a key with limits
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Return where the key stands with its limits, as headers say it."""
+        return self.admission.headers if self.admission else ()
 
     def name(self, peer: str) -> str:
         """Return what tells callers apart: the name of the key; where none are asked for, the address of the peer.
@@ -100,13 +91,13 @@ class Keyring:
     """The keys of a directory, and InferenceKeys. Where no key is required, callers without one may do everything."""
 
     directory: Path | None = None
-    clock: Callable[[], float] = time.monotonic
     is_required: bool = False  # also without a directory
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # which may jump, unlike `clock`
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    counting: Counting = field(default_factory=Counting)
     objects: KeyObjects = field(default_factory=KeyObjects)
     _tenure: Tenure = field(default_factory=Tenure)
     _keys: dict[str, ApiKey] = field(default_factory=dict)
-    _uses: dict[str, _Use] = field(default_factory=dict)
+    _running: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read all files. Raises BadKeyFile or OSError."""
@@ -115,7 +106,7 @@ class Keyring:
 
     def __repr__(self) -> str:
         """Show the names and what runs."""
-        running = [f"{name}: {self._uses[name].running if name in self._uses else 0}" for name in sorted(self._keys)]
+        running = [f"{name}: {self._running.get(name, 0)}" for name in sorted(self._keys)]
         return f"Keyring({', '.join(running) if self.is_required else 'open'})"
 
     def reload(self) -> None:
@@ -134,8 +125,7 @@ class Keyring:
     def review(self) -> None:
         """End what runs under keys that are no more, and forget what nobody uses. To be called now and then, too."""
         self._tenure.review(self._why_not)
-        known = {*self._keys, *self.objects.names()}
-        self._uses = {name: use for name, use in self._uses.items() if name in known or use.running}
+        self.counting.forget()
 
     def identify(self, metadata: Any) -> Caller:
         """Return who presents the metadata's key. Raises CallError UNAUTHENTICATED."""
@@ -162,35 +152,37 @@ class Keyring:
         async with self._tenure.stay(caller.key):
             yield
 
-    @contextmanager
-    def admit(self, metadata: Any, *, num_requests: int = 1) -> Iterator[Caller]:
-        """Let one request in, which runs as long as the context. Raises CallError.
+    @asynccontextmanager
+    async def admit(self, metadata: Any, *, num_requests: int = 1) -> AsyncIterator[Caller]:
+        """Let one request in, which runs as long as the context. Raises CallError, LimitReached among them.
 
-        Of the rate it takes as much as so many requests; what it takes beyond what there is, later ones wait for.
+        Of the limits it takes as much as so many requests, if there is room for one.
         """
         caller = self.identify(metadata)
         if caller.key is None:
             yield caller
             return
-        use = self._uses.setdefault(caller.key.name, _Use())
-        self._check(caller.key, use, num_requests)
-        use.running += 1
-        try:
-            yield caller
-        finally:
-            use.running -= 1
+        with self._running_of(caller.key):
+            if caller.key.quota.is_open:
+                yield caller
+                return
+            async with self.counting.admit(caller.key, num_requests) as admission:
+                yield Caller(caller.key, admission)
 
-    def _check(self, key: ApiKey, use: _Use, num_requests: int) -> None:
-        if key.max_concurrent is not None and use.running >= key.max_concurrent:
-            limit = f"{key.max_concurrent} requests at the same time"
-            raise _exhausted(f"the API key {key.name} may run {limit}", _BUSY_RETRY_S)
-        if key.requests_per_minute is None:
-            return
-        use.refill(key.requests_per_minute, self.clock())
-        if use.tokens < 1:
-            wait_s = (1 - use.tokens) * 60 / key.requests_per_minute
-            raise _exhausted(f"the API key {key.name} may send {key.requests_per_minute} requests per minute", wait_s)
-        use.tokens -= num_requests
+    @contextmanager
+    def _running_of(self, key: ApiKey) -> Iterator[None]:
+        """Count a request that runs. Raises CallError if there are too many."""
+        running = self._running.get(key.name, 0)
+        if key.max_concurrent is not None and running >= key.max_concurrent:
+            words = f"the API key {key.name} may run {key.max_concurrent} requests at the same time"
+            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, words, _BUSY_RETRY_S, "key_limit")
+        self._running[key.name] = running + 1
+        try:
+            yield
+        finally:
+            self._running[key.name] -= 1
+            if not self._running[key.name]:
+                del self._running[key.name]
 
     def _find(self, digest: bytes) -> ApiKey | None:
         """Return the key with this digest; files go first, and all of them are always compared."""
@@ -225,10 +217,6 @@ def _unknown(message: str) -> CallError:
 
 def _ended(message: str) -> CallError:
     return CallError(grpc.StatusCode.UNAUTHENTICATED, message, reason="key_ended")
-
-
-def _exhausted(message: str, retry_after_s: float) -> CallError:
-    return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s, reason="key_limit")
 
 
 def _host(peer: str) -> str:

@@ -25,13 +25,15 @@ async def tell_held(context: Any, limit_s: float) -> None:
 
 
 @contextmanager
-def told_at_the_end(context: Any, wait: HoldTicket, *, is_told: bool) -> Iterator[None]:
-    """Set the trailing metadata when the request ends, however it does."""
+def told_at_the_end(
+    context: Any, wait: HoldTicket, more: tuple[tuple[str, str], ...] = (), *, is_told: bool
+) -> Iterator[None]:
+    """Set the trailing metadata when the request ends, however it does; `more` of them, too."""
     try:
         yield
     finally:
-        if is_told:
-            context.set_trailing_metadata(trailers(wait))
+        if is_told or more:
+            context.set_trailing_metadata((*(trailers(wait) if is_told else ()), *more))
 
 
 def trailers(wait: HoldTicket) -> tuple[tuple[str, str], ...]:

@@ -11,6 +11,7 @@ from dormouse_gateway.openai.doors import QuestionDoor
 from dormouse_gateway.openai.errors import from_call_error
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.openai.receiving import receive
+from dormouse_gateway.openai.standing import telling
 from dormouse_gateway.openai.texts import WorkerTexts
 
 
@@ -18,10 +19,13 @@ async def respond(core: Generating, door: QuestionDoor, request: Request, _id: s
     """Answer. Raises ApiError, ClientGone."""
     received = await receive(door, request, core.keys, core.timeout_s)
     body, metadata = received.body, received.metadata
-    texts = WorkerTexts(core.serve, body["model"], metadata, received.caller, received.peer)
+    told: dict[str, str] = {}
     try:
-        with core.keys.admit(metadata, num_requests=door.num_calls(body)):
+        async with telling(core.keys, told, num_requests=door.num_calls(body))(metadata) as caller:
+            texts = WorkerTexts(core.serve, body["model"], metadata, caller, received.peer)
             answer = await unless_gone(request, door.answer(body, texts))
-        return answer if isinstance(answer, Response) else JSONResponse(answer)
+        response = answer if isinstance(answer, Response) else JSONResponse(answer)
     except CallError as error:
-        raise door.named(from_call_error(error), body) from error
+        raise door.named(from_call_error(error).with_headers(told), body) from error
+    response.headers.update(told)
+    return response

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
@@ -20,7 +20,7 @@ from dormouse_gateway.clients.keys import Caller
 from dormouse_gateway.clients.requests import HTTP_PEER, METHODS, Metadata, Method, Request
 
 _BY_REQUEST = {method.request: method for method in METHODS}
-_Admit = Callable[[Any], AbstractContextManager[Caller]]
+_Admit = Callable[[Any], AbstractAsyncContextManager[Caller]]
 
 
 class Serve(Protocol):

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -53,11 +53,17 @@ class ApiError(Exception):
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
+    more: Mapping[str, str] = field(default_factory=dict)  # headers besides
     is_last: bool = False  # nothing that follows on the connection can be trusted to be a request
 
     def __str__(self) -> str:
         """Return the sentence that the client sees."""
         return self.message
+
+    def with_headers(self, headers: Mapping[str, str]) -> ApiError:
+        """Return it with these headers besides."""
+        self.more = {**self.more, **headers}
+        return self
 
     @property
     def body(self) -> dict[str, Any]:
@@ -67,7 +73,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Return what HTTP says besides: when to come again, how to prove oneself."""
-        headers = {"content-type": "application/json"}
+        headers = {**self.more, "content-type": "application/json"}
         if self.status in _RETRY:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s or _RETRY_S)))
         if self.status == 401:  # HTTP's own numbers

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from dormouse_api.status import CallError
-from dormouse_gateway.clients.keys import Caller, Keyring
+from dormouse_gateway.clients.keys import Keyring
 from dormouse_gateway.clients.requests import Metadata
 from dormouse_gateway.openai.answers import OURS, Answer, Form, as_events, in_one_piece
 from dormouse_gateway.openai.bodies import unless_gone
@@ -21,6 +21,7 @@ from dormouse_gateway.openai.doors import TextDoor
 from dormouse_gateway.openai.errors import from_call_error
 from dormouse_gateway.openai.many import ManyCalls
 from dormouse_gateway.openai.receiving import receive
+from dormouse_gateway.openai.standing import telling
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import Wish
 
@@ -47,39 +48,39 @@ class Generating:
         wish = door.to_wish(body, request_id)
         answer = Answer(wish, WorkerTexts(self.serve, wish.model, metadata, caller, peer))
         form = door.form(body, wish, request_id, self.now())
+        told: dict[str, str] = {}
         async with AsyncExitStack() as opened:
             try:
-                call = await self._open(opened, wish, metadata, caller, peer)
+                call = await self._open(opened, wish, metadata, peer, told)
                 if not wish.is_stream:
-                    return await unless_gone(request, _whole(call, answer, form))
+                    return await unless_gone(request, _whole(call, answer, form, told))
                 first = await unless_gone(request, _first(call, self.waiting_s))
             except CallError as error:
-                raise door.named(from_call_error(error), body) from error
-            return self._stream(call, answer, form, first, opened.pop_all())
+                raise door.named(from_call_error(error).with_headers(told), body) from error
+            events = as_events(call, answer, form, first, waiting_s=self.waiting_s)
+            return StreamingResponse(
+                _closing(opened.pop_all(), events), media_type=_EVENTS, headers=told | _said(call) | _NOT_KEPT
+            )
 
-    async def _open(self, opened: AsyncExitStack, wish: Wish, metadata: Metadata, caller: Caller, peer: str) -> Running:
-        """Begin; several prompts of one body run as one request, and count as many. Raises CallError."""
+    async def _open(
+        self, opened: AsyncExitStack, wish: Wish, metadata: Metadata, peer: str, told: dict[str, str]
+    ) -> Running:
+        """Begin; several prompts of one body run as one request, and count as many. Raises CallError.
+
+        Where the key stands is told once the request was let in.
+        """
+        admit = telling(self.keys, told, num_requests=len(wish.prompts))
         if len(wish.prompts) == 1:
-            return await opened.enter_async_context(LocalCall(self.serve, wish.prompts[0], metadata, peer=peer))
-        opened.enter_context(self.keys.admit(metadata, num_requests=len(wish.prompts)))
+            return await opened.enter_async_context(LocalCall(self.serve, wish.prompts[0], metadata, admit, peer=peer))
+        caller = await opened.enter_async_context(admit(metadata))
         calls = [
             LocalCall(self.serve, prompt, metadata, lambda _: nullcontext(caller), peer=peer) for prompt in wish.prompts
         ]
         return await opened.enter_async_context(ManyCalls(calls, wish.num_choices))
 
-    def _stream(
-        self, call: Running, answer: Answer, form: Form, first: bytes | None, opened: AsyncExitStack
-    ) -> Response:
-        """Begin a stream: a refusal before the first message has had its status."""
-        return StreamingResponse(
-            _closing(opened, as_events(call, answer, form, first, waiting_s=self.waiting_s)),
-            media_type=_EVENTS,
-            headers=_said(call) | _NOT_KEPT,
-        )
 
-
-async def _whole(call: Running, answer: Answer, form: Form) -> Response:
-    return JSONResponse(await in_one_piece(call, answer, form), headers=_said(call))
+async def _whole(call: Running, answer: Answer, form: Form, told: dict[str, str]) -> Response:
+    return JSONResponse(await in_one_piece(call, answer, form), headers=told | _said(call))
 
 
 async def _first(call: Running, waiting_s: float) -> bytes | None:

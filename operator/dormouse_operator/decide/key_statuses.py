@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from dormouse_api.inference_keys import InferenceKey, holders
+from dormouse_api.quotas import DAY_S, DayUse, Quota, Use
 from dormouse_operator.model import Condition
 from dormouse_operator.parse import format_time
 from dormouse_operator.parse.inference_keys import RecordedKey
@@ -22,12 +23,38 @@ class JudgedKey(NamedTuple):
     status: Mapping[str, Any]
 
 
-def judge(keys: Iterable[RecordedKey], now: datetime) -> Iterator[JudgedKey]:
-    """Yield every key with its status; all of the cluster have to be told, as their digests are compared."""
+def judge(keys: Iterable[RecordedKey], now: datetime, used: Mapping[str, DayUse] | None = None) -> Iterator[JudgedKey]:
+    """Yield every key with its status; all of the cluster have to be told, as their digests are compared.
+
+    `used` is what keys used on a day, by full name, as far as somebody counted.
+    """
     keys = tuple(keys)
     held = holders(each.key for each in keys if each.key)
     for each in keys:
-        yield JudgedKey(each, _status(each, _condition(each, held, now), now))
+        status = _status(each, _condition(each, held, now), now)
+        usage = _usage(each, (used or {}).get(f"{each.namespace}/{each.name}"), now)
+        yield JudgedKey(each, {**status, "usage": usage} if usage else status)
+
+
+def recorded_day(recorded: RecordedKey) -> DayUse | None:
+    """Return what the status says of a day's use."""
+    usage: Mapping[str, Any] = recorded.status.get("usage") or {}
+    if not usage:
+        return None
+    day = datetime.fromisoformat(f"{usage['day']}T00:00:00+00:00")
+    return DayUse(int(day.timestamp() // DAY_S), Use(int(usage["requests"]), int(usage["tokens"])))
+
+
+def _usage(recorded: RecordedKey, counted: DayUse | None, now: datetime) -> dict[str, Any] | None:
+    """Return today's use of a key that has limits of a day: as counted, else as recorded."""
+    quota = recorded.key.quota if recorded.key else Quota()
+    if quota.requests_per_day is None and quota.tokens_per_day is None:
+        return None
+    today = int(now.timestamp() // DAY_S)
+    found = next((use for use in (counted, recorded_day(recorded)) if use and use.day == today), None)
+    if found is None:
+        return None
+    return {"day": f"{now:%Y-%m-%d}", "requests": found.use.requests, "tokens": found.use.tokens}
 
 
 def next_expiry_s(keys: Iterable[RecordedKey], now: datetime) -> float | None:

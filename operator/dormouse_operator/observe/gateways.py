@@ -19,6 +19,8 @@ from dormouse_api.tickets import TicketBook
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_operator.errors import GatewayLost
+from dormouse_operator.limits.counter import LimitCounter
+from dormouse_operator.limits.messages import answers_to
 from dormouse_operator.model import Key
 
 SILENCE_S = 15.0  # a gateway says something every 5 s
@@ -59,6 +61,10 @@ class Gateways(Protocol):
         """Yield what the gateway there tells, for ever. Raises GatewayLost when it ends, breaks or is silent."""
         ...
 
+    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+        """Answer what the gateway there asks about limits, for ever. Raises GatewayLost as `watch` does."""
+        ...
+
 
 class GrpcGateways:
     """Gateways behind a headless Service, with tickets of the operator that are made out to each one's address."""
@@ -89,20 +95,38 @@ class GrpcGateways:
 
     async def watch(self, address: str) -> AsyncIterator[Told]:
         """See Gateways."""
+        async with self._channel(address) as channel:
+            stub: Any = rpc.GatewayControlStub(channel)
+            call = stub.WatchActivity(pb.WatchActivityRequest(), metadata=self._proof(address))
+            while True:
+                update: pb.ActivityUpdate = await self._next(address, call, pb.ActivityUpdate)
+                yield self._parse(update)
+
+    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+        """See Gateways."""
+        async with self._channel(address) as channel:
+            stub: Any = rpc.GatewayControlStub(channel)
+            call, gateway = stub.ShareLimits(metadata=self._proof(address)), address
+            while True:
+                told: pb.LimitQuestions = await self._next(address, call, pb.LimitQuestions)
+                gateway = told.gateway or gateway
+                answers = answers_to(told, gateway, counter, self._clock())
+                try:
+                    await call.write(pb.LimitAnswers(answers=answers, num_gateways=num_gateways()))
+                except (aio.AioRpcError, asyncio.InvalidStateError) as error:
+                    raise GatewayLost(f"the gateway at {address} ended") from error
+
+    def _channel(self, address: str) -> aio.Channel:
         try:
-            channel = open_channel(address, self._tls, Role.GATEWAY, channel_options())
+            return open_channel(address, self._tls, Role.GATEWAY, channel_options())
         except TlsError as error:
             raise GatewayLost(f"the gateway at {address}: {error}") from error
-        async with channel:
-            stub: Any = rpc.GatewayControlStub(channel)
-            call = stub.WatchActivity(
-                pb.WatchActivityRequest(), metadata=aio.Metadata(*self._tickets.proof(_ip_of(address)))
-            )
-            while True:
-                yield self._parse(await self._next(address, call))
 
-    async def _next(self, address: str, call: Any) -> pb.ActivityUpdate:
-        """Return the next update. Raises GatewayLost."""
+    def _proof(self, address: str) -> aio.Metadata:
+        return aio.Metadata(*self._tickets.proof(_ip_of(address)))
+
+    async def _next(self, address: str, call: Any, kind: type[Any]) -> Any:
+        """Return the next message of this kind. Raises GatewayLost."""
         try:
             async with asyncio.timeout(self._silence_s):
                 update = await call.read()
@@ -110,7 +134,7 @@ class GrpcGateways:
             raise GatewayLost(f"the gateway at {address} was silent for {self._silence_s:g} s") from error
         except aio.AioRpcError as error:
             raise GatewayLost(f"the gateway at {address}: {_words(error)}") from error
-        if not isinstance(update, pb.ActivityUpdate):
+        if not isinstance(update, kind):
             raise GatewayLost(f"the gateway at {address} ended")
         return update
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dormouse_operator.errors import GatewayLost
+from dormouse_operator.limits.counter import LimitCounter
 from dormouse_operator.model import Key
 from dormouse_operator.observe.gateways import Gateways, Report, Told
 
@@ -44,6 +45,11 @@ class FakeGateways:
         finally:
             if self.listeners.get(address) is queue:
                 del self.listeners[address]
+
+    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+        """See Gateways. These ask nothing."""
+        del address, counter, num_gateways
+        await asyncio.Event().wait()
 
     def tell(self, address: str, key: Key | None = None, **facts: Any) -> None:
         """Tell a report of a deployment, which completes what this gateway knows."""

@@ -15,15 +15,6 @@ from dormouse_gateway.testing.workers import deployment
 from tests.gateway.kit import ask, refusal_of, tokens_of
 
 
-class Clock:
-    """A clock that is stepped."""
-
-    now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
 def bearer(key):
     return (("authorization", f"Bearer {key}"),)
 
@@ -33,14 +24,15 @@ def write_key(directory, name, **fields):
     (directory / name).write_text(json.dumps({"sha256": digest, **fields}))
 
 
-def refusal(keyring, metadata):
-    with pytest.raises(CallError) as caught, keyring.admit(metadata):
-        pass
+async def refusal(keyring, metadata):
+    with pytest.raises(CallError) as caught:
+        async with keyring.admit(metadata):
+            pass
     return caught.value
 
 
-def test_without_a_directory_everybody_is_let_in():
-    with Keyring().admit(()) as caller:
+async def test_without_a_directory_everybody_is_let_in():
+    async with Keyring().admit(()) as caller:
         assert caller is ANYBODY
         assert caller.may_use(deployment(), "tiny")
 
@@ -48,15 +40,15 @@ def test_without_a_directory_everybody_is_let_in():
 @pytest.mark.parametrize(
     ("metadata", "words"), [((), "no API key is given"), (bearer("b-secret"), "the API key is not known")]
 )
-def test_no_key_and_a_wrong_one_are_unauthenticated(tmp_path, metadata, words):
+async def test_no_key_and_a_wrong_one_are_unauthenticated(tmp_path, metadata, words):
     write_key(tmp_path, "a")
-    error = refusal(Keyring(tmp_path), metadata)
+    error = await refusal(Keyring(tmp_path), metadata)
     assert (error.code, error.retry_after_s) == (grpc.StatusCode.UNAUTHENTICATED, None)
     assert words in error.message
 
 
-def test_an_empty_directory_lets_nobody_in(tmp_path):
-    assert refusal(Keyring(tmp_path), bearer("a-secret")).code is grpc.StatusCode.UNAUTHENTICATED
+async def test_an_empty_directory_lets_nobody_in(tmp_path):
+    assert (await refusal(Keyring(tmp_path), bearer("a-secret"))).code is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
@@ -80,41 +72,21 @@ def test_a_list_of_models_names_them_as_clients_do_or_by_namespace(tmp_path, mod
     assert {each.full_name for each, name in named.items() if caller.may_use(each, name)} == allowed
 
 
-def test_a_key_runs_so_many_requests_at_once_and_each_end_makes_room(tmp_path):
+async def test_a_key_runs_so_many_requests_at_once_and_each_end_makes_room(tmp_path):
     write_key(tmp_path, "a", max_concurrent=1)
     write_key(tmp_path, "b", max_concurrent=1)
     keyring = Keyring(tmp_path)
-    with keyring.admit(bearer("a-secret")):
-        error = refusal(keyring, bearer("a-secret"))
+    async with keyring.admit(bearer("a-secret")):
+        error = await refusal(keyring, bearer("a-secret"))
         assert (error.code, error.retry_after_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1.0)
         assert error.message == "the API key a may run 1 requests at the same time"
-        with keyring.admit(bearer("b-secret")):
+        async with keyring.admit(bearer("b-secret")):
             assert repr(keyring) == "Keyring(a: 1, b: 1)"
-    with keyring.admit(bearer("a-secret")):
+    async with keyring.admit(bearer("a-secret")):
         pass
 
 
-def test_a_rate_is_a_minutes_worth_at_once_and_then_its_share_of_time(tmp_path):
-    write_key(tmp_path, "a", requests_per_minute=2)
-    clock = Clock()
-    keyring = Keyring(tmp_path, clock)
-    for _ in range(2):
-        with keyring.admit(bearer("a-secret")):
-            pass
-    error = refusal(keyring, bearer("a-secret"))
-    assert (error.code, error.retry_after_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 30.0)
-    clock.now_s = 30.0
-    with keyring.admit(bearer("a-secret")):
-        pass
-    assert refusal(keyring, bearer("a-secret")).retry_after_s == 30.0
-    clock.now_s = 3600.0
-    for _ in range(2):
-        with keyring.admit(bearer("a-secret")):
-            pass
-    assert "2 requests per minute" in refusal(keyring, bearer("a-secret")).message
-
-
-def test_a_reload_adds_changes_and_revokes_and_keeps_what_is_broken_as_it_was(tmp_path, caplog):
+async def test_a_reload_adds_changes_and_revokes_and_keeps_what_is_broken_as_it_was(tmp_path, caplog):
     for name in ("changed", "gone", "broken"):
         write_key(tmp_path, name)
     (tmp_path / "..data").mkdir()
@@ -127,16 +99,16 @@ def test_a_reload_adds_changes_and_revokes_and_keeps_what_is_broken_as_it_was(tm
     assert keyring.identify(bearer("new-secret")).key.name == "new"
     assert keyring.identify(bearer("changed-secret")).key.models == {"tiny"}
     assert keyring.identify(bearer("broken-secret")).key.name == "broken"
-    assert refusal(keyring, bearer("gone-secret")).code is grpc.StatusCode.UNAUTHENTICATED
+    assert (await refusal(keyring, bearer("gone-secret"))).code is grpc.StatusCode.UNAUTHENTICATED
     assert "the API key broken stays as it was" in caplog.text
 
 
-def test_a_reload_forgets_no_request_that_runs(tmp_path):
+async def test_a_reload_forgets_no_request_that_runs(tmp_path):
     write_key(tmp_path, "a", max_concurrent=1)
     keyring = Keyring(tmp_path)
-    with keyring.admit(bearer("a-secret")):
+    async with keyring.admit(bearer("a-secret")):
         keyring.reload()
-        assert refusal(keyring, bearer("a-secret")).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await refusal(keyring, bearer("a-secret"))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_directory_that_goes_away_leaves_the_keys_as_they_were(tmp_path, caplog):

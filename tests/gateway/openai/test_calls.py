@@ -82,7 +82,7 @@ async def test_leaving_a_call_cancels_it_and_waits_for_its_end():
 async def test_a_question_within_an_admitted_call_is_not_admitted_again():
     async def core(method, _raw, context, admit):
         assert method.name == "Detokenize"
-        with admit(context.invocation_metadata()) as caller:
+        async with admit(context.invocation_metadata()) as caller:
             assert caller is ANYBODY
         await context.write(b"answer")
 

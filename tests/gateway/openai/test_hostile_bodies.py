@@ -66,7 +66,7 @@ FIELDS = {door.path: sorted(door.schema["properties"]) for door in DOORS}
 
 async def core(method, raw, context, admit=None):
     """Read what the gateway's core reads, as it reads it, and answer with one token."""
-    with (admit or (lambda _: nullcontext(ANYBODY)))(()):
+    async with (admit or (lambda _: nullcontext(ANYBODY)))(()):
         request = parse(method, raw)
     match request:
         case pb.TokenizeRequest():

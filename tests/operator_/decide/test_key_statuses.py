@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dormouse_operator.decide.key_statuses import judge, next_expiry_s
+from dormouse_api.quotas import DayUse, Use
+from dormouse_operator.decide.key_statuses import judge, next_expiry_s, recorded_day
 from dormouse_operator.parse.inference_keys import parse_recorded_key
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -56,6 +57,26 @@ def test_a_time_stays_while_the_status_does_and_moves_when_it_flips():
     (flipped,) = judged(recorded(status={"conditions": [said]}, expires="2026-12-01T00:00:00Z")).values()
     assert kept["conditions"][0]["lastTransitionTime"] == "2026-05-05T00:00:00Z"
     assert flipped["conditions"][0]["lastTransitionTime"] == "2027-01-01T00:00:00Z"
+
+
+def usage(recorded_key, counted=None):
+    (found,) = judge([recorded_key], NOW, counted)
+    return found.status.get("usage")
+
+
+TODAY = 20_819  # 2027-01-01
+
+
+def test_a_days_use_is_told_of_keys_that_limit_a_day_as_counted_or_else_as_recorded():
+    said = {"usage": {"day": "2027-01-01", "requests": 3, "tokens": 40}}
+    old = {"usage": {"day": "2026-12-31", "requests": 3, "tokens": 40}}
+    counted = {"team/a": DayUse(TODAY, Use(5, 60))}
+    assert usage(recorded(tokensPerDay=9), counted) == {"day": "2027-01-01", "requests": 5, "tokens": 60}
+    assert usage(recorded(requestsPerDay=9, status=said)) == said["usage"]
+    assert usage(recorded(requestsPerDay=9, status=old)) is None
+    assert usage(recorded(requestsPerMinute=9), counted) is None
+    assert usage(recorded(sha256="no"), counted) is None
+    assert recorded_day(recorded(status=said)) == DayUse(TODAY, Use(3, 40))
 
 
 def test_the_next_pass_is_due_when_the_next_key_ends():
