@@ -6,6 +6,9 @@ Every limit is checked before anything is allocated for the request.
 from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 1 << 20  # one request message; also the largest response, which streams in small pieces
+MAX_IMAGES = 16  # in one request
+MAX_IMAGE_BYTES = 20 << 20  # of one of them, as a file
+MAX_IMAGES_BYTES = 32 << 20  # of all of them together, beside MAX_MESSAGE_BYTES of everything else
 MAX_METADATA_BYTES = 8 << 10
 MAX_REQUEST_ID_CHARS = 128
 MAX_EPOCH = 2**31 - 1  # of an operator: its Lease counts in 32 bits
@@ -39,6 +42,7 @@ MAX_LABEL_BYTES = 64
 MAX_CACHE_KEY_BYTES = 256
 FLOAT_BYTES = 4  # of a number of a vector, in a message
 
+_SPARE_BYTES = 1 << 20
 _KEEPALIVE_TIME_MS = 20_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _MIN_PING_INTERVAL_MS = 10_000  # below the keepalive time of our own clients, or they would be sent away
@@ -61,11 +65,17 @@ def server_options() -> list[GrpcOption]:
     ]
 
 
+def roomy(options: list[GrpcOption]) -> list[GrpcOption]:
+    """Return options with room for images, and for somewhat more, to be refused with a sentence of ours."""
+    most = MAX_MESSAGE_BYTES + MAX_IMAGES_BYTES + _SPARE_BYTES
+    return list((dict(options) | {"grpc.max_receive_message_length": most}).items())
+
+
 def channel_options() -> list[GrpcOption]:
     """Return the options of every gRPC channel between our own parts."""
     return [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES + MAX_IMAGES_BYTES),
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.initial_reconnect_backoff_ms", 100),

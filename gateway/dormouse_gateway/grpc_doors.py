@@ -12,7 +12,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  #
 from grpc_reflection.v1alpha import reflection
 
 from dormouse_api.auth import RequireRole
-from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.limits import roomy, server_options
 from dormouse_api.mutual_tls import MutualTls
 from dormouse_api.names import GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, Role
 from dormouse_api.peers import RequirePeer
@@ -22,8 +22,6 @@ from dormouse_api.v1 import inference_pb2
 from dormouse_gateway.leaving import connection_options
 from dormouse_gateway.settings import Settings
 from dormouse_gateway.tls import Identity
-
-_SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 
 assert inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name == INFERENCE_SERVICE
 
@@ -81,8 +79,8 @@ class GrpcDoors:
 
     def _server(self, guards: Sequence[Any], service: str, most: Mapping[str, int] | None = None) -> aio.Server:
         """Return a server with health and, if wished, reflection, and with guards; `most` are limits of its own."""
-        roomy = {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
-        options = dict(server_options()) | roomy | dict(most or {})
+        own = server_options()
+        options = dict(roomy(own) if service == INFERENCE_SERVICE else own) | dict(most or {})
         with patient_threads():  # gRPC starts its own with the first server
             server = aio.server(interceptors=guards, options=list(options.items()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.mutual_tls import TlsError
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
@@ -31,6 +32,7 @@ from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, 
 from dormouse_gateway.hold import announce
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.hold.wait import HoldTicket
+from dormouse_gateway.image_room import ImageRoom
 from dormouse_gateway.migrate.evictions import StreamLease
 from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.migrate.progress import may_be_last
@@ -76,6 +78,7 @@ class InferenceProxy:
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
         traces: Traces = UNTRACED,
+        images: ImageRoom | None = None,
     ) -> None:
         """Take whether its channels prove the role, the clients' keys, the deadline of requests that bring none."""
         self._router = router
@@ -90,6 +93,7 @@ class InferenceProxy:
         self._rng = rng or random.SystemRandom()
         self._clock = migrator.clock
         self._traces = traces
+        self.images = images or ImageRoom()
         self.num_taken = 0  # requests so far
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
@@ -137,7 +141,7 @@ class InferenceProxy:
                 call = self._prepare(method, raw, context, record, caller)
                 record.meter = Meter(call, caller)
                 told = announce.told_at_the_end(context, call.wait, caller.headers, is_told=method.need_ready)
-                with self._counted(call), told:
+                with self._counted(call), told, self._room_for(raw):
                     async with self._keys.tenure(caller):
                         write = record.meter.writing(record.trace.writing(context.write))
                         await self._mover.go(call, write, self._try)
@@ -156,6 +160,11 @@ class InferenceProxy:
             _LOG.exception("error %s in %s of %s", error_id, method.name, record.model)
             return to_grpc_status(CallError(record.code, f"the gateway failed; look for {error_id} in its log"))
         return None
+
+    def _room_for(self, raw: bytes | None) -> AbstractContextManager[None]:
+        """Take room for what is kept of a request with images until its end: as it came, and as it is sent."""
+        is_large = raw is not None and len(raw) > MAX_MESSAGE_BYTES
+        return self.images.taken(2 * len(raw or b"")) if is_large else nullcontext()
 
     def _counted(self, call: Call) -> AbstractContextManager[None]:
         """Count the call as activity of its deployment; what sleeping workers answer too is none."""

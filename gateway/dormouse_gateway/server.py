@@ -19,12 +19,14 @@ from dormouse_gateway.files import watch_files
 from dormouse_gateway.grpc_doors import GrpcDoors
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.http import HttpDoor, Pulse
+from dormouse_gateway.image_room import ImageRoom
 from dormouse_gateway.leaving import LATEST_S, until_quiet
 from dormouse_gateway.migrate.evictions import Evictions
 from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
+from dormouse_gateway.openai.fetching import ImageFetcher
 from dormouse_gateway.openai.generating import Generating
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
@@ -126,6 +128,7 @@ class Gateway:
             default_deadline_s=self._settings.default_deadline_s,
             rng=rng,
             traces=traces,
+            images=ImageRoom(self._settings.max_image_bytes),
         )
 
     def _make_grpc(self, seeds: Seeds) -> GrpcDoors:
@@ -221,7 +224,14 @@ class Gateway:
 
     def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
         timeout_s = self._settings.http_timeout_s
-        generating = Generating(proxy.serve, self._keys, timeout_s, waiting_s=_WAITING_S)
+        generating = Generating(
+            proxy.serve,
+            self._keys,
+            timeout_s,
+            waiting_s=_WAITING_S,
+            images=proxy.images,
+            fetcher=ImageFetcher(self._settings.image_hosts),
+        )
         app = make_app(self.router, generating, self.metrics.responded)
         tls = self._identity.context if self._identity else None
         return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._shares.http, tls=tls)

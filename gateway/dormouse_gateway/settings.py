@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from dormouse_gateway.clients.counting import Counting
 from dormouse_gateway.clients.key_files import BadKeyFile
 from dormouse_gateway.clients.keys import Keyring
 from dormouse_gateway.hold.line import HoldLimits, HoldSettings
+from dormouse_gateway.image_room import DEFAULT_BYTES
 from dormouse_gateway.migrate.migrator import MovingLimits
 from dormouse_gateway.routing.built_in import DEFAULT_BOUND
 from dormouse_gateway.routing.policy import PolicyOptions, RouterPolicy
@@ -22,6 +24,7 @@ from dormouse_gateway.tls import Identity
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _MANY = 10**15
+_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)+(:[0-9]{1,5})?")
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -115,6 +118,12 @@ class Settings:
     # 50 KiB beside its own bytes; the chart's limit of 512 MiB leaves room for these.
     max_held_total: int = 4000
     max_held_total_bytes: int = 128 << 20
+    # DORMOUSE_MAX_IMAGE_BYTES: of all requests with images that are under way, held or not, as bodies and as messages;
+    # further ones get RESOURCE_EXHAUSTED. An image takes some 2.4 times its file.
+    max_image_bytes: int = DEFAULT_BYTES
+    # DORMOUSE_IMAGE_HOSTS: comma-separated, NAME or NAME:PORT, *.NAME for all below it: from where the gateway fetches
+    # images that HTTP clients name by an https: URL, if their addresses are public. Empty = images come as data: URLs.
+    image_hosts: frozenset[str] = frozenset()
     # DORMOUSE_ENABLE_REFLECTION: true or false. On, so that grpcurl works without the .proto files.
     enable_reflection: bool = True
     # OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other standard variables, or --tracing-endpoint: where spans go
@@ -173,6 +182,8 @@ class Settings:
             max_held_bytes=read.number("DORMOUSE_MAX_HELD_BYTES", cls.max_held_bytes),
             max_held_total=read.number("DORMOUSE_MAX_HELD_TOTAL", cls.max_held_total),
             max_held_total_bytes=read.number("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
+            image_hosts=read.hosts("DORMOUSE_IMAGE_HOSTS"),
+            max_image_bytes=read.number("DORMOUSE_MAX_IMAGE_BYTES", cls.max_image_bytes),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
             tracing=_tracing(given),
         )
@@ -213,6 +224,14 @@ class _Reader:
         if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MANY)) and least <= int(text) <= most):
             raise BadSetting(f"{name} is {text!r}; allowed are whole numbers from {least} to {most}")
         return int(text)
+
+    def hosts(self, name: str) -> frozenset[str]:
+        """Return names of hosts, small letters."""
+        hosts = [host.strip().lower() for host in self.given.get(name, "").split(",") if host.strip()]
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise BadSetting(f"{name} has {host!r}; allowed are NAME, NAME:PORT and *.NAME, separated by commas")
+        return frozenset(hosts)
 
     def path(self, name: str) -> Path | None:
         """Return a path, None if none is given. Whether anything is there shows later."""

@@ -72,7 +72,9 @@ class Door:
         migrator = Migrator(settings.moving, self._departures)
         self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, migrator=migrator)
         keys = Keyring()
-        generating = Generating(self._proxy.serve, keys, settings.http_timeout_s, waiting_s=_WAITING_S)
+        generating = Generating(
+            self._proxy.serve, keys, settings.http_timeout_s, waiting_s=_WAITING_S, images=self._proxy.images
+        )
         most = share(limit(), settings.http_max_connections).http
         app = make_app(self.router, generating)
         self._openai = OpenAIDoor(app, timeout_s=settings.http_timeout_s, max_connections=most, tls=None)

@@ -90,6 +90,8 @@ def test_the_chart_gives_the_gateway_the_limits_that_it_would_choose_itself(rend
         ("migrate.afterSeconds=5", "migrate_after_s", 5),
         ("routing.policy=least-tokens", "router_policy", "least-tokens"),
         ("routing.affinityBound=2", "affinity_bound", 2),
+        ("images.hosts={a.example.org,*.b.org}", "image_hosts", {"a.example.org", "*.b.org"}),
+        ("images.maxBytes=1000", "max_image_bytes", 1000),
         ("shortNames=none", "names", NameRules(Scope.NONE)),
         ("shortNameGraceSeconds=5", "names", NameRules(grace_s=5)),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from dormouse_api.images import from_data_url
 from dormouse_api.limits import channel_options
 from dormouse_api.v1 import inference_pb2 as pb
 
@@ -53,5 +54,25 @@ def text_request(model: str, prompt: str, sampling: dict[str, Any]) -> pb.Genera
 
 def chat_request(model: str, messages: Sequence[Mapping[str, Any]], sampling: dict[str, Any]) -> pb.GenerateRequest:
     """Return the request for the next turn of a conversation; a message has role and content."""
-    chat = pb.Chat(messages=[pb.ChatMessage(**message) for message in messages])
+    chat = pb.Chat(messages=map(to_message, messages))
     return pb.GenerateRequest(model=model, chat=chat, sampling_params=pb.SamplingParams(**sampling))
+
+
+def to_message(message: Mapping[str, Any]) -> pb.ChatMessage:
+    """Return a turn; its content may be a list of parts as OpenAI's clients send them. Raises ValueError."""
+    said = dict(message)
+    if isinstance(said.get("content"), list | tuple):
+        said["parts"] = [_part(part) for part in said.pop("content")]
+    return pb.ChatMessage(**said)
+
+
+def _part(part: Mapping[str, Any]) -> pb.ContentPart:
+    """Return {"type": "text", "text"}, {"type": "image_url", "image_url": {"url"}} or {"type": "image", "image"}."""
+    match part.get("type"):
+        case "text":
+            return pb.ContentPart(text=part["text"])
+        case "image_url":
+            return pb.ContentPart(image=from_data_url(part["image_url"]["url"]))
+        case "image":
+            return pb.ContentPart(image=part["image"])
+    raise ValueError(f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL, image")

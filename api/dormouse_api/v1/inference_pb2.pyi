@@ -60,6 +60,34 @@ FINISH_REASON_ABORT: FinishReason.ValueType  # 3
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
+class ContentPart(_message.Message):
+    """A piece of what was said."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """words"""
+    image: _builtins.bytes
+    """A file of the kind PNG, JPEG, WebP, GIF or BMP, of one picture, for models that see. At most 20 MiB."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        image: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ContentPart: _TypeAlias = ContentPart  # noqa: Y015
+
+@_typing.final
 class ChatMessage(_message.Message):
     """One turn of a conversation."""
 
@@ -72,6 +100,7 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     REASONING_CONTENT_FIELD_NUMBER: _builtins.int
     KEY_ORDER_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """as the model's template knows it: system, user, assistant, tool"""
     content: _builtins.str
@@ -90,6 +119,10 @@ class ChatMessage(_message.Message):
     def key_order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of the members of tool_calls, as Chat.key_order is of those of tools"""
 
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
+        """What was said in its order, instead of content: words and images. At most 16 images in a request, of 32 MiB together."""
+
     def __init__(
         self,
         *,
@@ -100,10 +133,11 @@ class ChatMessage(_message.Message):
         tool_call_id: _builtins.str | None = ...,
         reasoning_content: _builtins.str | None = ...,
         key_order: _abc.Iterable[_builtins.str] | None = ...,
+        parts: _abc.Iterable[Global___ContentPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "name", b"name", "reasoning_content", b"reasoning_content", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "key_order", b"key_order", "name", b"name", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_reasoning_content", b"_reasoning_content", "_tool_call_id", b"_tool_call_id", "content", b"content", "key_order", b"key_order", "name", b"name", "parts", b"parts", "reasoning_content", b"reasoning_content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -720,6 +754,7 @@ class Usage(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
+    IMAGE_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """of the prompt, once, however many choices there are"""
     completion_tokens: _builtins.int
@@ -730,6 +765,8 @@ class Usage(_message.Message):
     """of the prediction, tried and right, over all choices"""
     rejected_prediction_tokens: _builtins.int
     """tried and wrong"""
+    image_tokens: _builtins.int
+    """prompt tokens that stand for images"""
     def __init__(
         self,
         *,
@@ -738,10 +775,11 @@ class Usage(_message.Message):
         cached_tokens: _builtins.int = ...,
         accepted_prediction_tokens: _builtins.int = ...,
         rejected_prediction_tokens: _builtins.int = ...,
+        image_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "image_tokens", b"image_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1771,6 +1809,7 @@ class GetModelResponse(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     EMBEDDING_SIZE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    SEES_IMAGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -1805,6 +1844,8 @@ class GetModelResponse(_message.Message):
     """generate, embed, classify or score: which methods it answers"""
     embedding_size: _builtins.int
     """dimensions of a vector; 0 = it makes none, or its weights were not loaded yet"""
+    sees_images: _builtins.bool
+    """parts of its messages may be images"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tokens that end an answer, unless ignore_eos"""
@@ -1835,10 +1876,11 @@ class GetModelResponse(_message.Message):
         task: _builtins.str = ...,
         embedding_size: _builtins.int = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
+        sees_images: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_ID_CHARS
+from dormouse_api.image_wire import excess
+from dormouse_api.images import BadImage, check_images, images_of
+from dormouse_api.limits import MAX_REQUEST_ID_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
@@ -61,14 +63,16 @@ def parse(method: Method, raw: bytes | None) -> Request:
     if raw is None:
         words = f"{method.name} takes one dormouse.v1.{method.request.DESCRIPTOR.name}"
         raise _invalid(f"the call ended without a message; {words}")
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise _invalid(f"the message has {len(raw)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    if why := excess(method.request, raw):
+        raise _invalid(f"the message has {why}")
     try:
         request: Request = method.request.FromString(raw)
     except DecodeError as error:
         raise _invalid(f"the message is no dormouse.v1.{method.request.DESCRIPTOR.name}") from error
     request.DiscardUnknownFields()
     _check_model(request.model)
+    if isinstance(request, pb.GenerateRequest | pb.TokenizeRequest):
+        _check_images(request.chat)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)
     elif isinstance(request, Whole):
@@ -121,6 +125,13 @@ def _check_generate(request: pb.GenerateRequest) -> None:
     if request.HasField("resume"):
         raise _invalid("resume is set; only a gateway may set it towards a worker")
     _check_request_id(request.request_id)
+
+
+def _check_images(chat: pb.Chat) -> None:
+    try:
+        check_images(images_of(chat))
+    except BadImage as error:
+        raise _invalid(f"chat.messages is {error}") from error
 
 
 def _check_request_id(request_id: str) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 
 import grpc
 
+from dormouse_api.image_wire import excess
 from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
@@ -171,7 +172,7 @@ class Migrator:
 async def _continue(move: _Move, choice: Choice, where: Constraints, failure: WorkerFailure) -> WorkerFailure | None:
     """Have one more worker continue the choice; return how that one failed. Raises _Stuck, WorkerFailure."""
     body = progress.resumed(move.call.body, choice, move.progress.adapter_digest)
-    if len(body) > MAX_MESSAGE_BYTES:
+    if excess(pb.GenerateRequest, body):
         raise _Stuck(Outcome.TOO_LARGE, failure, f"prompt and output together exceed {MAX_MESSAGE_BYTES} bytes")
     demand, splice = move.call.demand.rest(len(choice.token_ids)), Splice(move.progress, choice)
     rest = replace(move.call, body=body, demand=demand, wait=move.call.wait.rest(len(body)))

@@ -117,6 +117,7 @@ class Answer:
         """Add the usage of one prompt's choices."""
         self.usage.prompt_tokens += usage.prompt_tokens
         self.usage.cached_tokens += usage.cached_tokens
+        self.usage.image_tokens += usage.image_tokens
         self.usage.accepted_prediction_tokens += usage.accepted_prediction_tokens
         self.usage.rejected_prediction_tokens += usage.rejected_prediction_tokens
         if not self.wish.without_answer:

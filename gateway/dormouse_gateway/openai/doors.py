@@ -50,6 +50,7 @@ class Door:
     refused: Mapping[str, str]  # parameter → why it is not taken
     names: Mapping[str, tuple[str, ...]]  # what a worker calls a field → what it may be called here
     words: Words = openai_body  # in which it refuses
+    takes_images: bool = False
 
     def named(self, error: ApiError, body: Body) -> ApiError:
         """Return a worker's refusal under the name by which the client wrote the field."""
@@ -92,6 +93,7 @@ _CHAT = {
 
 CHAT_DOOR = TextDoor(
     path="/v1/chat/completions",
+    takes_images=True,
     schema=CHAT_REQUEST,
     refused=refused.CHAT,
     names={
@@ -112,7 +114,12 @@ COMPLETION_DOOR = TextDoor(
     form=completion_form,
 )
 TOKENIZE_DOOR = QuestionDoor(
-    path="/tokenize", schema=TOKENIZE_REQUEST, refused=refused.TOKENIZE, names=_CHAT, answer=tokenize
+    path="/tokenize",
+    schema=TOKENIZE_REQUEST,
+    refused=refused.TOKENIZE,
+    names=_CHAT,
+    answer=tokenize,
+    takes_images=True,
 )
 DETOKENIZE_DOOR = QuestionDoor(
     path="/detokenize",
@@ -133,6 +140,7 @@ _MESSAGES = {
 }
 MESSAGES_DOOR = TextDoor(
     path="/v1/messages",
+    takes_images=True,
     schema=MESSAGES_REQUEST,
     refused=refused.MESSAGES,
     names=_MESSAGES,
@@ -142,6 +150,7 @@ MESSAGES_DOOR = TextDoor(
 )
 COUNT_DOOR = QuestionDoor(
     path="/v1/messages/count_tokens",
+    takes_images=True,
     schema=COUNT_REQUEST,
     refused=refused.MESSAGES,
     names=_MESSAGES,
@@ -150,6 +159,7 @@ COUNT_DOOR = QuestionDoor(
 )
 RESPONSES_DOOR = TextDoor(
     path="/v1/responses",
+    takes_images=True,
     schema=RESPONSES_REQUEST,
     refused=refused.RESPONSES,
     names={

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,13 +14,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from dormouse_api.status import CallError
 from dormouse_gateway.clients.keys import Keyring
 from dormouse_gateway.clients.requests import Metadata
+from dormouse_gateway.image_room import ImageRoom
 from dormouse_gateway.openai.answers import OURS, Answer, Form, as_events, in_one_piece
 from dormouse_gateway.openai.bodies import unless_gone
 from dormouse_gateway.openai.calls import LocalCall, Serve
 from dormouse_gateway.openai.doors import TextDoor
 from dormouse_gateway.openai.errors import from_call_error
+from dormouse_gateway.openai.fetching import ImageFetcher
 from dormouse_gateway.openai.many import ManyCalls
-from dormouse_gateway.openai.receiving import receive
+from dormouse_gateway.openai.receiving import received
 from dormouse_gateway.openai.standing import telling
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import Wish
@@ -39,13 +41,16 @@ class Generating:
     keys: Keyring
     timeout_s: float
     waiting_s: float  # between two comments to a client that waits for its first event
+    images: ImageRoom = field(default_factory=ImageRoom)
+    fetcher: ImageFetcher = field(default_factory=ImageFetcher)
     now: Callable[[], float] = time.time
 
     async def respond(self, door: TextDoor, request: Request, request_id: str) -> Response:
         """Answer. Raises ApiError, ClientGone."""
-        received = await receive(door, request, self.keys, self.timeout_s)
-        body, metadata, caller, peer = received.body, received.metadata, received.caller, received.peer
-        wish = door.to_wish(body, request_id)
+        async with received(door, request, self) as came:
+            body, metadata, caller, peer = came.body, came.metadata, came.caller, came.peer
+            wish = door.to_wish(body, request_id)
+            came.pictures.clear()
         answer = Answer(wish, WorkerTexts(self.serve, wish.model, metadata, caller, peer))
         form = door.form(body, wish, request_id, self.now())
         told: dict[str, str] = {}

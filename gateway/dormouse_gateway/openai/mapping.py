@@ -8,6 +8,7 @@ from typing import Any
 from dormouse_api.limits import MAX_REQUEST_ID_CHARS
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import refuse
+from dormouse_gateway.openai.pictures import say
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.schemas import DEFAULT_COMPLETION_TOKENS, MAX_PROMPTS
 from dormouse_gateway.openai.tools import offered, parsing
@@ -106,7 +107,7 @@ def _with_prompts(first: pb.GenerateRequest, prompt: Any) -> list[pb.GenerateReq
 
 def _turn(said: Body) -> pb.ChatMessage:
     message = {name: value for name, value in said.items() if value is not None}
-    turn = pb.ChatMessage(role=message["role"], content=joined(message.get("content")))
+    turn = say(pb.ChatMessage(role=message["role"]), message.get("content"))
     for name in ("name", "tool_call_id"):
         if name in message:
             setattr(turn, name, message[name])

@@ -39,7 +39,7 @@ CHAT: Mapping[str, str] = {
     "echo": "/v1/completions has it",
     "chat_template": "a model's own template is used",
     "documents": "put them into a message",
-    "mm_processor_kwargs": "models see text only",
+    "mm_processor_kwargs": "images are processed as the model's files say",
     "add_special_tokens": "a model's template brings its own",
 }
 TOKENIZE: Mapping[str, str] = {
@@ -50,7 +50,7 @@ RERANK: Mapping[str, str] = {
     "rank_fields": "documents are texts, or objects with text alone",
     "max_chunks_per_doc": "a document is read in one pass; use max_tokens_per_doc",
 }
-_TEXT_ONLY = "models see text only"
+_TEXT_ONLY = "questions are about text"
 SYSTEMONE: Mapping[str, str] = {
     **dict.fromkeys(("images", "audio", "videos"), _TEXT_ONLY),
     "cache_salt": "use prompt_cache_key; who shares cached beginnings at most is decided by the API key",

@@ -28,6 +28,7 @@ from dormouse_api.limits import (
     MAX_TOOLS,
 )
 from dormouse_gateway.clients.requests import MAX_MODEL_CHARS
+from dormouse_gateway.openai.pictures import CHAT_IMAGE
 from dormouse_gateway.openai.schema_kit import (
     BOOLEAN,
     FREE,
@@ -37,6 +38,7 @@ from dormouse_gateway.openai.schema_kit import (
     array,
     fields,
     integer,
+    kind,
     number,
     one_of,
     only,
@@ -144,13 +146,14 @@ _TOOL_CALL = fields(
     },
     "function",
 )
-_PART = fields(
-    {"type": only("text", "Images, audio and files are not supported: models see text only."), "text": text()},
-    "type",
-    "text",
+_PART = kind("text", {"text": text()}, "text")
+_TEXT = one_of(
+    text(), array(_PART, MAX_CHAT_MESSAGES), description="Text, or parts of it, which are joined by line ends."
 )
 _CONTENT = one_of(
-    text(), array(_PART, MAX_CHAT_MESSAGES), description="Text, or parts of it, which are joined by line ends."
+    text(),
+    array(one_of(_PART, CHAT_IMAGE), MAX_CHAT_MESSAGES),
+    description="Text, or parts: of text, which are joined by line ends, and images.",
 )
 _SAID: Mapping[str, Json] = {
     "role": text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},
@@ -186,7 +189,7 @@ TEMPLATE_KWARGS = FREE | {"description": "Further variables of the template (ena
 GENERATION_PROMPT = BOOLEAN | {"description": "Default true: the prompt ends where the assistant's turn begins."}
 CONTINUE = BOOLEAN | {"description": "The answer continues the final message. Not together with add_generation_prompt."}
 
-PREDICTION = fields({"type": only("content", "There are no others."), "content": _CONTENT}, "type", "content") | {
+PREDICTION = fields({"type": only("content", "There are no others."), "content": _TEXT}, "type", "content") | {
     "description": "The answer as you expect it: what is right comes sooner, where workers have drafts."
 }
 

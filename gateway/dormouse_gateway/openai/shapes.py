@@ -182,13 +182,19 @@ class Head:
         }
 
 
+def prompt_details(usage: pb.Usage) -> Json:
+    """Return what is told of a prompt's tokens; of images where there are any."""
+    seen = {"image_tokens": usage.image_tokens} if usage.image_tokens else {}
+    return {"cached_tokens": usage.cached_tokens} | seen
+
+
 def to_usage(usage: pb.Usage) -> Json:
     """Return OpenAI's usage object."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens_details": prompt_details(usage),
         "completion_tokens_details": {
             "accepted_prediction_tokens": usage.accepted_prediction_tokens,
             "rejected_prediction_tokens": usage.rejected_prediction_tokens,

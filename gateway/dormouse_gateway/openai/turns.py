@@ -47,7 +47,7 @@ def with_one_beginning(turns: Iterable[pb.ChatMessage]) -> list[pb.ChatMessage]:
     """Return the turns, of which the system's first ones are one: most templates take one, and only in front."""
     made: list[pb.ChatMessage] = []
     for turn in turns:
-        if len(made) == 1 and made[0].role == turn.role == "system":
+        if len(made) == 1 and made[0].role == turn.role == "system" and not (made[0].parts or turn.parts):
             made[0].content += f"\n\n{turn.content}"
         else:
             made.append(turn)

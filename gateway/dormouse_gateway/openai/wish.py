@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dormouse_api.images import num_image_bytes
 from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.requests import Request
@@ -53,5 +54,6 @@ def checked(prompts: Sequence[pb.GenerateRequest], *, is_stream: bool) -> tuple[
 
 def check_size(message: Request) -> None:
     """Raise ApiError for what is too large for a message."""
-    if message.ByteSize() > MAX_MESSAGE_BYTES:
-        raise too_large(f"the request has {message.ByteSize()} bytes as a message", MAX_MESSAGE_BYTES)
+    num_bytes = message.ByteSize() - num_image_bytes(message.chat) if hasattr(message, "chat") else message.ByteSize()
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise too_large(f"the request has {num_bytes} bytes as a message", MAX_MESSAGE_BYTES)

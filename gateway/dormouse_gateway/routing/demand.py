@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b
 
+from dormouse_api.images import images_of
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.routing.policy import NOTHING, Demand
 
@@ -21,6 +22,8 @@ PREFIX_TOKENS = 256  # what prompts must share to count as beginning alike, unle
 PREFIX_CHARS = PREFIX_TOKENS * BYTES_PER_TOKEN
 MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
 MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
+TOKENS_PER_IMAGE = 576  # LLaVA's; others make from 64 to some thousand of one
+IMAGE_CHARS = MIN_PREFIX_CHARS  # of what stands for an image in a beginning: one alone is worth finding again
 
 
 def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = "") -> Demand:
@@ -32,13 +35,18 @@ def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = ""
     params = request.sampling_params
     is_counted = request.WhichOneof("prompt") == "token_ids"
     return Demand(
-        prompt_tokens=len(request.token_ids.ids) if is_counted else num_bytes // BYTES_PER_TOKEN,
+        prompt_tokens=len(request.token_ids.ids) if is_counted else _estimate(request.chat, num_bytes),
         output_tokens=min(params.max_tokens or ASSUMED_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS),
         num_choices=min(params.n or 1, MAX_CHOICES),
         tokens_per_message=request.stream_interval or 1,
         prefix=_hashed(_beginning(request), salt),
         adapter=_hashed(adapter.encode(), ""),
     )
+
+
+def _estimate(chat: pb.Chat, num_bytes: int) -> int:
+    sizes = [len(image) for image in images_of(chat)]
+    return (num_bytes - sum(sizes)) // BYTES_PER_TOKEN + len(sizes) * TOKENS_PER_IMAGE
 
 
 def _demand_of_questions(request: pb.DecideRequest, num_bytes: int, salt: str, adapter: str) -> Demand:
@@ -74,11 +82,23 @@ def _beginning_of_chat(chat: pb.Chat) -> str:
             return text[:PREFIX_CHARS]
     has_asked = False
     for message in chat.messages:
-        text += f"\0{message.role}\0{message.content[:PREFIX_CHARS]}"
+        text += f"\0{message.role}\0{message.content[:PREFIX_CHARS]}{_beginning_of_parts(message)}"
         has_asked = has_asked or message.role == "user"
         if len(text) >= (MIN_PREFIX_CHARS if has_asked else PREFIX_CHARS):
             break
     return text[:PREFIX_CHARS]
+
+
+def _beginning_of_parts(message: pb.ChatMessage) -> str:
+    """Return words, and what tells images apart, as many as count. An image is long enough for all that follows."""
+    text = ""
+    for part in message.parts:
+        if len(text) >= PREFIX_CHARS:
+            break
+        is_image = part.WhichOneof("part") == "image"
+        said = blake2b(part.image, digest_size=IMAGE_CHARS // 2).hexdigest() if is_image else part.text[:PREFIX_CHARS]
+        text += f"\0{said}"
+    return text
 
 
 def _hashed(beginning: bytes, salt: str) -> int | None:

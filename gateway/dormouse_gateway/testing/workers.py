@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.limits import roomy, server_options
 from dormouse_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, LABEL_REVISION
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_api.v1 import inference_pb2 as pb
@@ -70,8 +70,7 @@ class FakeWorker(rpc.InferenceServicer):
 
     async def start(self) -> None:
         """Listen on any free port of loopback, the former one if there was one."""
-        roomy = dict(server_options()) | {"grpc.max_receive_message_length": 2 * MAX_MESSAGE_BYTES}
-        self._server = aio.server(options=list(roomy.items()))
+        self._server = aio.server(options=roomy(server_options()))
         rpc.add_InferenceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()

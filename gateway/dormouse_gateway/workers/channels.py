@@ -12,7 +12,7 @@ from typing import Any
 
 from grpc import aio
 
-from dormouse_api.limits import MAX_MESSAGE_BYTES, channel_options
+from dormouse_api.limits import MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES, channel_options
 from dormouse_api.mutual_tls import MutualTls, open_channel
 from dormouse_api.names import Role
 from dormouse_api.tickets import TicketBook
@@ -136,7 +136,7 @@ class Channels:
 
 def _options() -> list[tuple[str, int]]:
     ours = {
-        "grpc.max_send_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES,
+        "grpc.max_send_message_length": MAX_MESSAGE_BYTES + MAX_IMAGES_BYTES + _SPARE_BYTES,
         # A relay's message has answers of 64 KiB and one more.
         "grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES,
         "grpc.min_reconnect_backoff_ms": _CONNECT_TIMEOUT_MS,

@@ -86,12 +86,16 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"messages": []}, "messages is 0 items; allowed: 1 to 1024"),
         ({"messages": [{"content": "a"}]}, "messages[0].role is missing; allowed: As the model's template"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}]},
-            'messages[0].content[1].type is "image_url"; allowed: "text". Images, audio and files are not supported',
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE | {"image_url": "x"}]}]},
+            'messages[0].content[1].image_url is "x"; allowed: an object',
+        ),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE | {"image_url": {"url": "x", "detail": "high"}}]}]},
+            'messages[0].content[0].image_url.detail is "high"; allowed: "auto". An image is seen as the model',
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
-            'messages[0].content[0].type is "input_audio"; allowed: "text". Images, audio and files are not supported',
+            'messages[0].content[0].type is "input_audio"; allowed: "text", "image_url"',
         ),
         ({"audio": {}}, "audio is not supported"),
         ({"store": True}, "store is true; allowed: false. Nothing is stored."),

@@ -62,7 +62,7 @@ async def test_an_unknown_model_is_404_and_the_known_ones_are_listed(client):
         ({"temperature": "hot"}, "temperature"),
         ({"n": 17}, "n"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].image_url"),
     ],
 )
 async def test_what_is_not_supported_or_wrong_is_400_naming_the_field(client, worker, extra, param):

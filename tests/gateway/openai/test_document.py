@@ -8,6 +8,7 @@ from schemathesis import openapi
 
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.doors import DECISIONS_DOOR, DOORS, TOKENIZE_DOOR
+from dormouse_gateway.openai.pictures import BASE64, URL
 from dormouse_gateway.openai.schemas import MESSAGES
 from tests.gateway.openai.in_thread import running_in_thread
 
@@ -24,9 +25,22 @@ TOLD_IN_WORDS = (
 )  # what they do not go together with
 
 
+def with_images(found):
+    """Return the document with an image wherever it says in words what one is."""
+    if isinstance(found, list):
+        return [with_images(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    known = {URL["description"]: "data:image/png;base64,YQ==", BASE64["description"]: "YQ=="}
+    said = found.get("description")
+    if isinstance(said, str) and said in known:
+        return {"enum": [known[said]]}
+    return {name: with_images(one) for name, one in found.items()}
+
+
 def described():
     """Return the document with the one model that is there, so that some requests get past its name."""
-    found = copy.deepcopy(document())
+    found = with_images(copy.deepcopy(document()))
     for path in (door.path for door in DOORS):
         body = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         body["properties"]["model"] = {"enum": ["tiny", "none"]}
@@ -46,7 +60,7 @@ def described():
         if "text_1" in body["properties"]:  # several are as many as text_2 has
             body["properties"]["text_1"] = {"type": "string", "minLength": 1}
         if path == TOKENIZE_DOOR.path:  # messages, or else a prompt
-            body["properties"] |= {"prompt": NULL, "messages": MESSAGES}
+            body["properties"] |= {"prompt": NULL, "messages": with_images(MESSAGES)}
             body["required"].append("messages")
     return found
 

@@ -49,7 +49,10 @@ async def test_a_workers_refusal_is_anthropics_error_also_of_a_stream(claude, wo
         ({"tool_choice": {"type": "any"}}, "tool_choice is set without tools"),
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, r"context_management.edits\[0\].type"),
         ({"nonsense": 1}, "nonsense is not supported"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, r"messages\[0\].content\[0\].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            r"messages\[0\].content\[0\].source is missing",
+        ),
         ({"stop_sequences": ["a"] * 5}, "stop_sequences is 5 items"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
     ],

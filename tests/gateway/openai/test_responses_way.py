@@ -24,7 +24,7 @@ ASK = {"model": "tiny", "input": "hi"}
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]},
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
         ),
         ({"input": []}, "input"),
         ({"nonsense": 1}, "nonsense"),

@@ -100,3 +100,21 @@ def test_an_adapter_is_known_by_its_name_and_the_base_by_none():
     assert adapter_of("") is None
     assert adapter_of("sql") == adapter_of("sql") != adapter_of("legal")
     assert read_demand(pb.GenerateRequest(text="x"), num_bytes=1, salt="", adapter="sql").rest(1).adapter is not None
+
+
+def shown(*images, text="What is it?"):
+    parts = [pb.ContentPart(text=text), *(pb.ContentPart(image=image) for image in images)]
+    return pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)])
+
+
+def test_chats_about_one_image_begin_alike_and_about_another_do_not():
+    one, other = b"a" * 5000, b"a" * 4999 + b"b"
+    assert prefix(chat=shown(one)) == prefix(chat=shown(one)) is not None
+    assert prefix(chat=shown(one)) != prefix(chat=shown(other))
+    assert prefix(chat=shown(one, other)) != prefix(chat=shown(other, one))
+    assert prefix(chat=shown(text="a" * 5000)) == prefix(chat=shown(one, text="a" * 5000)), "only the beginning counts"
+
+
+def test_an_image_costs_tokens_and_not_its_bytes():
+    image = bytes(1_000_000)
+    assert demand(chat=shown(image, image), num_bytes=2_000_400).prompt_tokens == 100 + 2 * 576

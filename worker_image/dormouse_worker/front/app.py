@@ -41,6 +41,7 @@ from dormouse_worker.front.engine.standalone import agree_with_itself, invitatio
 from dormouse_worker.front.engine.supervisor import EngineKeeper
 from dormouse_worker.front.engine.swap import EngineSwap, Workshop
 from dormouse_worker.front.flags.settings import FrontSettings
+from dormouse_worker.front.images.folder import ImageFolder
 from dormouse_worker.front.requests.parsing import add_inference
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.served_model import load_model
@@ -101,6 +102,7 @@ class Front:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="text")
         self._text_work = TextWork(self._threads)
         self._now = seams.now
+        self._images = ImageFolder()
         self._warms_templates = seams.warms_templates
         read, without = (partial(how, settings, engine) for how in (self._read_edition, EngineConfig))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
@@ -109,7 +111,7 @@ class Front:
         if spare is not None:
             spawn_for = spare.spawning(spawn_for)
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
-        spawn_for, served = grants.spawning(spawn_for), Served(self._reading.soon())
+        spawn_for, served = self._images.spawning(grants.spawning(spawn_for)), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
@@ -180,6 +182,7 @@ class Front:
         await self._http.stop()
         self.worker.served.close()
         self._threads.shutdown(wait=False)
+        self._images.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)
 
     def _announcer(self, ports: Ports) -> Callable[[], None]:
@@ -233,7 +236,7 @@ class Front:
                 self._adapters.opens()
             if self._warms_templates and state is State.READY:
                 self._warms_templates = False  # once it runs it stays
-                self._tasks.append(asyncio.create_task(self.worker.served.warm()))
+                self._tasks.append(asyncio.create_task(self.worker.served.warm(self.worker.board.engine)))
 
     async def _take_tokenizer(self) -> None:
         """Load what the engine made for a model without tokenizer.json."""
@@ -258,7 +261,8 @@ class Front:
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
         try:
-            model = load_model(engine, settings.served_model_names, work=self._text_work, now=self._now)
+            names, desk = settings.served_model_names, self._images.desk_for(engine, settings.images)
+            model = load_model(engine, names, work=self._text_work, now=self._now, make_desk=desk)
         except WorkerError as error:
             return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out

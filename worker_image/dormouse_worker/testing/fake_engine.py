@@ -54,6 +54,7 @@ class Script(msgspec.Struct, frozen=True):
     refusals: dict[str, tuple[str, str]] = {}  # method → reason and message with which it is answered
     values: dict[str, str] = {}  # method → what it returns
     max_model_len: int = MODEL_LEN
+    image_rows: int = 0  # 0 = the model reads no images
     tokenizer_path: str = ""  # what it made for a model without tokenizer.json
     tokenizer_problem: str = ""  # why it could not make one
     missing_bytes: int = 0  # what a prepared wake lacks
@@ -96,7 +97,8 @@ class FakeEngine:
         if self.script.failure is not None:
             reason, message = self.script.failure
             return [self._change(State.FAILED, failure_reason=reason, failure_message=message)]
-        report = make_report(max_model_len=self.script.max_model_len, num_gpu_blocks=100, gpu_memory_utilization=0.5)
+        limits = {"max_model_len": self.script.max_model_len, "image_rows": self.script.image_rows}
+        report = make_report(**limits, num_gpu_blocks=100, gpu_memory_utilization=0.5)
         told = {name: getattr(self.script, name) for name in ("model", "tokenizer_path", "tokenizer_problem")}
         return [self._change(State.PROFILED, report=report, **told)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.pictures import say
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.structured import constrain_to
 from dormouse_gateway.openai.texts import WorkerTexts
@@ -82,18 +83,20 @@ def _turns(role: str, content: Any) -> Iterator[pb.ChatMessage]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     results = [block for block in blocks if block["type"] == "tool_result"]
     yield from map(_result, results)
-    turn = pb.ChatMessage(role=role, content=joined([block for block in blocks if block["type"] == "text"]))
+    turn = say(pb.ChatMessage(role=role), [block for block in blocks if block["type"] in {"text", "image"}])
     if thoughts := [{"text": block["thinking"]} for block in blocks if block["type"] == "thinking"]:
         turn.reasoning_content = joined(thoughts)
     for block in blocks:
         if block["type"] == "tool_use":
             add_call(turn, block["name"], block["input"], block["id"])
-    if not results or turn.content or turn.tool_calls:
+    if not results or turn.content or turn.parts or turn.tool_calls:
         yield turn
 
 
 def _result(block: Body) -> pb.ChatMessage:
-    told = joined(block.get("content"))
-    if block.get("is_error"):
-        told = f"Error: {told}"
-    return pb.ChatMessage(role="tool", tool_call_id=block["tool_use_id"], content=told)
+    turn = say(pb.ChatMessage(role="tool", tool_call_id=block["tool_use_id"]), block.get("content"))
+    if block.get("is_error") and turn.parts:
+        turn.parts.insert(0, pb.ContentPart(text="Error:"))
+    elif block.get("is_error"):
+        turn.content = f"Error: {turn.content}"
+    return turn

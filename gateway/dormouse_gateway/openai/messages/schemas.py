@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dormouse_api.limits import MAX_CHAT_MESSAGES, MAX_STOP_STRING_BYTES, MAX_STOP_STRINGS, MAX_TOOLS
+from dormouse_gateway.openai.pictures import messages_image
 from dormouse_gateway.openai.schema_kit import (
     BOOLEAN,
     FREE,
@@ -26,6 +27,7 @@ _CACHE_CONTROL = unused(FREE, "equal beginnings are cached without being asked."
 _CACHED: Mapping[str, Json] = {"cache_control": or_null(_CACHE_CONTROL)}
 _TEXT = kind("text", {"text": text(), **_CACHED, "citations": {"type": "null"}}, "text")
 _TEXTS = array(_TEXT, MAX_CHAT_MESSAGES)
+_IMAGE = messages_image(**_CACHED)
 _TOOL_USE = kind(
     "tool_use",
     {"id": text(1, MAX_NAME_CHARS), "name": text(1, MAX_NAME_CHARS), "input": FREE, "caller": FREE, **_CACHED},
@@ -37,7 +39,7 @@ _TOOL_RESULT = kind(
     "tool_result",
     {
         "tool_use_id": text(1, MAX_NAME_CHARS),
-        "content": or_null(one_of(text(), _TEXTS)),
+        "content": or_null(one_of(text(), array(one_of(_TEXT, _IMAGE), MAX_CHAT_MESSAGES))),
         "is_error": or_null(BOOLEAN),
         **_CACHED,
     },
@@ -45,7 +47,7 @@ _TOOL_RESULT = kind(
 )
 _THINKING = kind("thinking", {"thinking": text(), "signature": text()}, "thinking")
 _REDACTED = kind("redacted_thinking", {"data": text()}, "data")
-_BLOCKS = array(one_of(_TEXT, _TOOL_USE, _TOOL_RESULT, _THINKING, _REDACTED), MAX_TOOLS + MAX_CHAT_MESSAGES)
+_BLOCKS = array(one_of(_TEXT, _IMAGE, _TOOL_USE, _TOOL_RESULT, _THINKING, _REDACTED), MAX_TOOLS + MAX_CHAT_MESSAGES)
 _TURN = fields(
     {"role": {"enum": ["user", "assistant", "system"]}, "content": one_of(text(), _BLOCKS)}, "role", "content"
 )
@@ -89,7 +91,9 @@ _KEEPS_ALL = kind("clear_thinking_20251015", {"keep": {"enum": ["all"]}}, "keep"
 _REQUIRED: Mapping[str, Json] = {
     "model": MODEL,
     "messages": array(_TURN, MAX_CHAT_MESSAGES, least=1)
-    | {"description": "Text, and calls of tools with their results. A last turn of the assistant is continued."},
+    | {
+        "description": "Text, images, and calls of tools with their results. A last turn of the assistant is continued."
+    },
 }
 _PROMPT: Mapping[str, Json] = {
     "system": one_of(text(), _TEXTS, description="The first turn. What clients send there for billing is left out."),

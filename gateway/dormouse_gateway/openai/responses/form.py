@@ -11,7 +11,7 @@ from dormouse_gateway.openai.answers import event
 from dormouse_gateway.openai.blocks import Block, Blocks, Step
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.openai.responses.items import ITEMS, Item
-from dormouse_gateway.openai.shapes import Json, Piece, Token
+from dormouse_gateway.openai.shapes import Json, Piece, Token, prompt_details
 from dormouse_gateway.openai.wish import Wish
 
 _ECHOED: Sequence[tuple[str, Any]] = (  # what an answer says of its request, and what it says where that did not
@@ -140,7 +140,7 @@ def response_form(body: Mapping[str, Any], wish: Wish, request_id: str, created_
 def _usage(usage: pb.Usage) -> Json:
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": prompt_details(usage) | {"cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.pictures import say
 from dormouse_gateway.openai.responses.schemas import LOGPROBS
 from dormouse_gateway.openai.sampling import begin
 from dormouse_gateway.openai.structured import constrain_to
@@ -68,10 +69,10 @@ def turns_of(items: Iterable[Body]) -> list[pb.ChatMessage]:
     for item in items:
         kind = item.get("type", "message")
         if kind == "function_call_output":
-            turns.append(pb.ChatMessage(role="tool", tool_call_id=item["call_id"], content=joined(item["output"])))
+            turns.append(say(pb.ChatMessage(role="tool", tool_call_id=item["call_id"]), item["output"]))
         elif kind == "message" and item["role"] != _ASSISTANT:
             role = "system" if item["role"] == "developer" else item["role"]  # templates know no developers
-            turns.append(pb.ChatMessage(role=role, content=joined(item["content"])))
+            turns.append(say(pb.ChatMessage(role=role), item["content"]))
         else:
             _add_to(_assistants(turns, kind), item, kind)
     return turns
@@ -80,7 +81,7 @@ def turns_of(items: Iterable[Body]) -> list[pb.ChatMessage]:
 def _assistants(turns: list[pb.ChatMessage], kind: str) -> pb.ChatMessage:
     """Return the assistant's turn that goes on with an item of this kind, a new one where none does."""
     last = turns[-1] if turns and turns[-1].role == _ASSISTANT else None
-    has_spoken = last is not None and bool(last.content or last.tool_calls)
+    has_spoken = last is not None and bool(last.content or last.parts or last.tool_calls)
     if last is None or (has_spoken and kind != "function_call"):
         turns.append(pb.ChatMessage(role=_ASSISTANT))
     return turns[-1]
@@ -93,4 +94,4 @@ def _add_to(turn: pb.ChatMessage, item: Body, kind: str) -> None:
         case "reasoning":
             turn.reasoning_content += joined(item.get("content") or item["summary"])
         case _:
-            turn.content = joined(item["content"])
+            say(turn, item["content"])

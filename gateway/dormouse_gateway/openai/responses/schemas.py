@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dormouse_api.limits import MAX_CHAT_MESSAGES, MAX_LOGPROBS, MAX_TOOLS
+from dormouse_gateway.openai.pictures import RESPONSES_IMAGE
 from dormouse_gateway.openai.schema_kit import (
     BOOLEAN,
     FREE,
@@ -53,11 +54,12 @@ _PART = one_of(
     kind("summary_text", {"text": text()}, "text"),
 )
 _PARTS = array(_PART, MAX_CHAT_MESSAGES)
+_SHOWN = array(one_of(*_PART["anyOf"], RESPONSES_IMAGE), MAX_CHAT_MESSAGES)
 _TURN = fields(
     {
         "type": {"enum": ["message"]},
         "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": one_of(text(), _PARTS),
+        "content": one_of(text(), _SHOWN),
         "phase": or_null(text()),
         **_KEPT,
     },
@@ -68,7 +70,7 @@ _CALL = kind(
     "function_call", {"call_id": _NAME, "name": _NAME, "arguments": text(), **_KEPT}, "call_id", "name", "arguments"
 )
 _RESULT = kind(
-    "function_call_output", {"call_id": _NAME, "output": one_of(text(), _PARTS), **_KEPT}, "call_id", "output"
+    "function_call_output", {"call_id": _NAME, "output": one_of(text(), _SHOWN), **_KEPT}, "call_id", "output"
 )
 _THOUGHT = kind(
     "reasoning",

@@ -18,8 +18,8 @@ from dormouse_worker.front.text.chat import (
     check_templates,
     choose,
 )
+from dormouse_worker.front.text.chat_arguments import chat_arguments, message_dict
 from dormouse_worker.front.text.plain import plain_dict
-from dormouse_worker.front.text.served_model import chat_arguments, message_dict
 from dormouse_worker.front.text.special_tokens import special_tokens
 
 TEMPLATES = {

@@ -11,8 +11,8 @@ from dormouse_api.key_order import key_order
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.requests.validation import check_chat
+from dormouse_worker.front.text.chat_arguments import chat_arguments
 from dormouse_worker.front.text.plain import KeyOrderError, in_order
-from dormouse_worker.front.text.served_model import chat_arguments
 
 LEAVES = st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=3)
 VALUES = st.recursive(

@@ -14,14 +14,13 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  #
 from grpc_reflection.v1alpha import reflection
 
 from dormouse_api.auth import RequireRole
-from dormouse_api.limits import MAX_MESSAGE_BYTES, server_options
+from dormouse_api.limits import roomy, server_options
 from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.tickets import TicketCheck
 from dormouse_worker.front.api.listening import listen
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.flags.settings import FrontSettings
 
-_SPARE_BYTES = 1 << 20  # so far beyond the limit gRPC lets a message in, to be refused with a sentence of ours
 _REQUIRED = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -70,10 +69,9 @@ class GrpcDoors:
         return listen(partial(self._certificate.add_port, server), self._settings.host, port, flag)
 
     def _server(self, guards: Sequence[Any]) -> aio.Server:
-        options = dict(server_options()) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES + _SPARE_BYTES}
         server = aio.server(
             interceptors=guards,
-            options=list(options.items()),
+            options=roomy(server_options()),
             maximum_concurrent_rpcs=self._settings.max_open_calls,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -96,7 +96,7 @@ class InferenceService(rpc.InferenceServicer):
         """Turn text or a chat into token ids."""
         caller = caller_name(context.invocation_metadata(), self._proofs, context.peer())
         model = self._known_model(request.model)
-        _check_size(request)
+        validation.check_size(request)
         if request.WhichOneof("input") is None:
             validation.refuse("input", "missing", "one of text or chat is needed")
         response = await model.tokenize(request, caller)
@@ -185,7 +185,7 @@ def check_task(model: Model, call: str, task: str) -> None:
         raise CallError(grpc.StatusCode.FAILED_PRECONDITION, wrong_task(call, model.card.task))
 
 
-def _check_size(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> None:
+def _check_size(request: pb.DetokenizeRequest) -> None:
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
         validation.refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")

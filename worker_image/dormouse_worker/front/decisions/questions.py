@@ -80,6 +80,7 @@ def _check_state(request: pb.DecideRequest) -> None:
         return
     chat = request.chat
     validation.check_chat(chat)
+    validation.refuse_images(chat, "questions are about text")
     if chat.continue_final_message:
         refuse("chat.continue_final_message", "true", "false: the question follows")
     if chat.HasField("add_generation_prompt") and not chat.add_generation_prompt:

@@ -11,6 +11,7 @@ import grpc
 from dormouse_api import __version__
 from dormouse_api.status import CallError
 from dormouse_worker.common.errors import WorkerError
+from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.api.wire import Identity
 from dormouse_worker.front.engine.watchdog import EngineLimits
@@ -85,10 +86,10 @@ class Served:
     def __repr__(self) -> str:
         return f"Served({self.edition.digest})"
 
-    async def warm(self) -> None:
+    async def warm(self, engine: EngineStatus) -> None:
         """Have at hand what the first chat needs."""
         if isinstance(self.edition.model, Model):
-            await self.edition.model.templates.warm()
+            await self.edition.model.warm(engine)
 
     def close(self) -> None:
         """End what belongs to the engine config alone; nobody is served by it any more."""

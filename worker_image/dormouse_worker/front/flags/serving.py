@@ -7,6 +7,7 @@ import argparse
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.front.flags import flag_types
 from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags
+from dormouse_worker.front.images.limits import ImageLimits
 
 
 def add_serving_flags(group: argparse._ArgumentGroup) -> None:
@@ -14,6 +15,7 @@ def add_serving_flags(group: argparse._ArgumentGroup) -> None:
     _add_addresses(group)
     _add_grace(group)
     _add_limits(group)
+    _add_images(group)
     add_engine_care_flags(group)
     group.add_argument(
         "--standalone",
@@ -89,6 +91,25 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         type=flag_types.positive_seconds,
         metavar="SECONDS",
         help="how long any request may take; longer deadlines are cut to it (default 3600)",
+    )
+
+
+def _add_images(group: argparse._ArgumentGroup) -> None:
+    usual = ImageLimits()
+    group.add_argument(
+        "--max-image-pixels",
+        default=usual.max_pixels,
+        type=flag_types.integer(1),
+        metavar="N",
+        help=f"width × height of an image; larger ones are refused, not decoded (default {usual.max_pixels})",
+    )
+    group.add_argument(
+        "--image-cache-bytes",
+        default=usual.cache_bytes,
+        type=flag_types.size_in_bytes,
+        metavar="SIZE",
+        help="processed images in the pod's shared memory, in use or kept for the next question; at most half of what "
+        "is free there at the start (default 512Mi)",
     )
 
 

@@ -18,6 +18,7 @@ from dormouse_worker.front.flags.engine import check_grant_flags, check_spare_fl
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
 from dormouse_worker.front.flags.serving import add_serving_flags
+from dormouse_worker.front.images.limits import ImageLimits
 
 EPILOG = """
 Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
@@ -70,6 +71,7 @@ class FrontSettings:
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
+    images: ImageLimits = field(default_factory=ImageLimits)  # of prompts, where the model sees
 
     def proofs(self) -> TicketCheck:
         """Return who tells what callers prove."""
@@ -150,6 +152,7 @@ def _front_settings(
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
         tracing=_tracing(parser, flags, environ),
         lora_modules=tuple(flags.lora_modules or ()),
+        images=ImageLimits(max_pixels=flags.max_image_pixels, cache_bytes=flags.image_cache_bytes),
     )
 
 

@@ -14,6 +14,8 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
+from dormouse_worker.front.images.desk import HeldImages
+from dormouse_worker.front.images.sight import check_rows
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.requests.answer_parts import read_parsing
@@ -36,8 +38,11 @@ SEED_BITS = 64
 class Generation:
     """Owns what a running call holds: its streams, the ids under which the engine runs them, the worker's deadline."""
 
-    def __init__(self, worker: Worker, facts: Facts, streams: Sequence[OutputStream], bell: WakeEvent) -> None:
+    def __init__(
+        self, worker: Worker, facts: Facts, streams: Sequence[OutputStream], bell: WakeEvent, images: HeldImages
+    ) -> None:
         self._worker = worker
+        self._images = images  # released when it ends
         self._streams = streams
         self._choices = Choices(streams)
         self._bell = bell  # rung by each of them
@@ -81,11 +86,23 @@ class Generation:
         if self._timer is not None:
             self._timer.cancel()
         self.abandon()
+        self._images.release()
         logger.info("request ended", extra={"fields": self._reply.log_fields()})
 
 
 async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, caller: Caller) -> Generation:
     """Check everything, tokenize, hand the choices to the engine. Raises CallError."""
+    held = HeldImages()
+    try:
+        return await _begin(worker, model, request, caller, held)
+    except BaseException:
+        held.release()
+        raise
+
+
+async def _begin(
+    worker: Worker, model: Model, request: pb.GenerateRequest, caller: Caller, held: HeldImages
+) -> Generation:
     arrival_s = worker.clock()
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
     if not worker.adapters.on_its_way(request.model, model.names):
@@ -96,7 +113,10 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
     with worker.requests.preparing(num_choices):
         await until_adapter_was_tried(worker, request.model, model)
         max_model_len = _max_model_len(worker, model)
-        prompt = await model.prompt_token_ids(request, caller.name, max_model_len)
+        await model.look(request.chat, held, caller=caller.name, salt=caller.cache_salt)
+        prompt = await model.prompt_token_ids(request, caller.name, max_model_len, held)
+        images = model.image_inputs(prompt, held)
+        check_rows(images, worker.board.engine)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
         prediction = await _prediction(worker, model, request, caller, max_tokens)
@@ -126,15 +146,16 @@ async def begin(worker: Worker, model: Model, request: pb.GenerateRequest, calle
         parsers[0].feed(resumed.known_text)
     chosen = _choose_adapter(worker, model, request)  # once more: a name may mean another adapter by now
     named = first.logprob_token_ids
-    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named)
-    generation = Generation(worker, facts, streams, bell)
+    num_rows = sum(image.num_rows for image in images)
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named, num_rows)
+    generation = Generation(worker, facts, streams, bell, held)
     if resumed is not None:
         streams[0].begin_with(resumed)
     if streams[0].is_finished:
         worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
         place = (request.priority, caller.cache_salt, chosen.digest)
-        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction)
+        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction, images)
         generation.open(order, samplings, caller.time_limit)
     return generation
 

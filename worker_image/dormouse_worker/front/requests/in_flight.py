@@ -12,6 +12,7 @@ from typing import Protocol
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddDecision,
@@ -61,6 +62,7 @@ class Order:
     cache_salt: str = ""
     adapter: str = ""  # the digest of the LoRA adapter that answers
     prediction_token_ids: list[int] = field(default_factory=list)  # the answer as the caller expects it
+    images: list[ImageInput] = field(default_factory=list)  # in the order of their tokens
 
 
 class RequestTable:
@@ -151,7 +153,7 @@ class RequestTable:
                 self._adapters[key] = order.adapter
             place = (order.priority, order.cache_salt, order.adapter)
             known = (order.prompt_token_ids, sampling, order.output_token_ids)
-            self._send(AddRequest(key, *known, *place, order.prediction_token_ids))
+            self._send(AddRequest(key, *known, *place, order.prediction_token_ids, order.images))
         self.num_accepted += len(keys)
         self.num_waiting += len(keys)
         self._changes.notify()

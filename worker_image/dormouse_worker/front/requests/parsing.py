@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
+from dormouse_api.image_wire import excess
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.requests.validation import refuse
@@ -28,6 +29,7 @@ _WIRE_TYPES = {
     FieldDescriptor.TYPE_DOUBLE: FIXED64,
     FieldDescriptor.TYPE_FLOAT: FIXED32,
     FieldDescriptor.TYPE_STRING: BYTES,
+    FieldDescriptor.TYPE_BYTES: BYTES,
     FieldDescriptor.TYPE_MESSAGE: BYTES,
 }
 _ABOVE_32_BITS = re.compile(rb"[\x80-\xff]{5}|[\x80-\xff]{4}[\x10-\x7f]")  # in packed varints
@@ -62,6 +64,9 @@ class Reader(Generic[M]):
 
     def __call__(self, raw: bytes) -> M | Unreadable:
         """Return the message, or what is wrong with it. Raises nothing."""
+        if why := excess(self._type, raw):
+            size, _, limit = why.partition("; the limit is ")
+            return Unreadable("message", size, f"at most {limit} bytes")
         try:
             _Walk(raw).check(self._type.DESCRIPTOR, "", 0, len(raw))
             return self._type.FromString(raw)

@@ -9,6 +9,7 @@ from typing import NoReturn
 import grpc
 from google.protobuf import struct_pb2
 
+from dormouse_api.images import BadImage, check_images, images_of, num_image_bytes
 from dormouse_api.limits import (
     MAX_CHAT_MESSAGES,
     MAX_CHOICES,
@@ -29,9 +30,7 @@ from dormouse_worker.front.text.plain import KeyOrderError, in_order
 
 def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
     """Check everything that needs no tokenizing. Raises CallError INVALID_ARGUMENT."""
-    size = request.ByteSize()
-    if size > MAX_MESSAGE_BYTES:
-        refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
+    check_size(request)
     check_request_id(request.request_id)
     if abs(request.priority) > MAX_PRIORITY:
         refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
@@ -41,6 +40,13 @@ def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway:
     check_prompt(request, vocab_size)
     if request.HasField("resume"):
         check_resume(request, vocab_size, from_gateway=from_gateway)
+
+
+def check_size(request: pb.GenerateRequest | pb.TokenizeRequest) -> None:
+    """Everything but images fits a message. Raises CallError INVALID_ARGUMENT."""
+    size = request.ByteSize() - num_image_bytes(request.chat)
+    if size > MAX_MESSAGE_BYTES:
+        refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
 
 
 def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
@@ -122,9 +128,35 @@ def check_chat(chat: pb.Chat) -> None:
         refuse("chat.template_args", name, f"names other than {', '.join(OWN_VARIABLES)}")
     if chat.continue_final_message and chat.add_generation_prompt:
         refuse("chat.continue_final_message", "true beside add_generation_prompt", "one of the two")
+    check_parts(chat)
     _check_key_order("chat.key_order", chat.tools, chat.key_order)
     for number, message in enumerate(chat.messages):
         _check_key_order(f"chat.messages[{number}].key_order", message.tool_calls, message.key_order)
+
+
+def check_parts(chat: pb.Chat) -> None:
+    """Parts are said, and instead of content; images keep their limits. Raises CallError INVALID_ARGUMENT."""
+    for number, message in enumerate(chat.messages):
+        field = f"chat.messages[{number}].parts"
+        if message.parts and message.content:
+            refuse(field, "set beside content", "one of the two")
+        for place, part in enumerate(message.parts):
+            if part.WhichOneof("part") is None:
+                refuse(f"{field}[{place}]", "empty", "text or an image")
+    try:
+        check_images(images_of(chat))
+    except BadImage as error:
+        refuse("chat.messages", error.value, error.limit)
+    if chat.continue_final_message and chat.messages[-1].parts:
+        refuse("chat.continue_final_message", "true with parts in the final message", "with content alone")
+
+
+def refuse_images(chat: pb.Chat, why: str) -> None:
+    """Raise CallError INVALID_ARGUMENT naming the first image, if there is one."""
+    for number, message in enumerate(chat.messages):
+        for place, part in enumerate(message.parts):
+            if part.WhichOneof("part") == "image":
+                refuse(f"chat.messages[{number}].parts[{place}].image", "set", f"text only: {why}")
 
 
 def _check_key_order(field: str, structs: Sequence[struct_pb2.Struct], key_order: Sequence[str]) -> None:

@@ -80,10 +80,12 @@ class ChatTemplates:
         *,
         now: Callable[[], datetime],
         max_chars: int,
+        wants_parts: bool = False,
     ) -> None:
         """Compile, which computes what is constant in them. Raises TemplateRefused if one is no template."""
         environment = _environment(now)
         self._max_chars = max_chars  # of a rendered text
+        self._wants_parts = wants_parts  # text, too, is a list of parts: templates of models that see pass over others
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compile(environment, name, source) for name, source in sources.items()}
 
@@ -109,9 +111,10 @@ class ChatTemplates:
         """
         template = self._templates[choose(self._templates, with_tools=tools is not None)]
         variables = {"documents": None, **self._special_tokens, **template_args}
+        turns = _with_end_mark(messages) if continue_final_message else [dict(each) for each in messages]
         try:
             pieces = template.generate(
-                messages=_with_end_mark(messages) if continue_final_message else [dict(each) for each in messages],
+                messages=list(map(_in_parts, turns)) if self._wants_parts else turns,
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 add_generation_prompt=add_generation_prompt,
                 **variables,
@@ -203,6 +206,12 @@ def _join(pieces: Iterator[str], max_chars: int) -> str:
 def _with_end_mark(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     *before, final = (dict(message) for message in messages)
     return [*before, final | {"content": final["content"] + _END_MARK}]
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the turn with its text as a list of one part."""
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
 
 def _until_end_mark(text: str, content: str) -> str:

@@ -31,12 +31,12 @@ def read(source: BinaryIO) -> dict[str, Any] | None:
     return message
 
 
-def limit_memory(num_bytes: int) -> None:
-    """Allow so much more than there is now, no files, and no picture of the memory when it ends."""
+def limit_memory(num_bytes: int, max_file_bytes: int = 0) -> None:
+    """Allow so much more than there is now, files of so many bytes, and no picture of the memory when it ends."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + num_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

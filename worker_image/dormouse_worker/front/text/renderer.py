@@ -39,12 +39,13 @@ class Renderer:
         *,
         now: Callable[[], datetime],
         limits: RenderLimits | None = None,
+        wants_parts: bool = False,
     ) -> None:
-        """Start nothing yet."""
+        """Start nothing yet. `wants_parts`: text is given to the template as a list of parts, as images are."""
         limits = limits or RenderLimits()
         self._names = tuple(sources)
         self._now = now
-        own = {"sources": dict(sources), "special_tokens": dict(special_tokens)}
+        own = {"sources": dict(sources), "special_tokens": dict(special_tokens), "wants_parts": wants_parts}
         bounds = {name: getattr(limits, name) for name in ("seconds", "memory_bytes", "max_chars")}
         job = Job(
             program="dormouse_worker.front.text.template_process",

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.vision_files import VisionSpec, read_vision
 from dormouse_worker.front.answers.detection import families_of
 from dormouse_worker.front.answers.own_family import with_own
 from dormouse_worker.front.answers.registry import BUILT_IN, Families, installed_families
@@ -22,12 +24,14 @@ from dormouse_worker.front.answers.response_template import (
     ResponseTemplate,
     read_response_template,
 )
+from dormouse_worker.front.images.desk import HeldImages, ImageDesk
+from dormouse_worker.front.images.sight import Sight
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
+from dormouse_worker.front.text.chat_arguments import chat_arguments
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
 from dormouse_worker.front.text.grammars import Grammars
 from dormouse_worker.front.text.model_card import ModelCard, read_model_card, read_object
-from dormouse_worker.front.text.plain import in_order, plain_dict
 from dormouse_worker.front.text.renderer import Renderer
 from dormouse_worker.front.text.special_tokens import special_tokens
 from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
@@ -35,6 +39,7 @@ from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
 T = TypeVar("T")
 
 BYTES_PER_ID = 4  # of text, about: what decoding costs beside encoding
+_TELLS_TEXT = "is string"  # in templates that take a turn's text and a list of parts alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,22 @@ class Model:
     reasoning_parser: str = ""
     families: Families = BUILT_IN  # that requests may name
     own_answers: ResponseTemplate | None = None  # what the checkpoint says of its answers itself
+    sight: Sight | None = None  # None = it sees no images
 
-    async def prompt_token_ids(self, request: pb.GenerateRequest, caller: str, max_model_len: int) -> list[int]:
+    async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
+        """Have the chat's images processed, and hold them. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
+        if self.sight is None:
+            validation.refuse_images(chat, "this model sees no images")
+        else:
+            await self.sight.look(chat, held, caller=caller, salt=salt)
+
+    def image_inputs(self, prompt: Sequence[int], held: HeldImages) -> list[ImageInput]:
+        """Return what the engine gets of the images. Raises CallError INVALID_ARGUMENT."""
+        return [] if self.sight is None else self.sight.inputs(prompt, held)
+
+    async def prompt_token_ids(
+        self, request: pb.GenerateRequest, caller: str, max_model_len: int, held: HeldImages | None = None
+    ) -> list[int]:
         """Return the prompt's ids. Raises CallError INVALID_ARGUMENT if a chat cannot be rendered, or text not fit."""
         kind = request.WhichOneof("prompt")
         if kind == "token_ids":
@@ -60,10 +79,10 @@ class Model:
 
         def encode(text: str) -> list[int]:
             self._check_fits(f"prompt.{kind}", text, max_model_len)
-            return self.codec.encode(text, add_special_tokens=kind == "text")
+            return self.codec.encode(text, add_special_tokens=kind == "text" or self._begins_bare(text))
 
         if kind == "chat":
-            return (await self._render(request.chat, caller, encode))[1]
+            return (await self._render(request.chat, caller, encode, held))[1]
         return await self.work.run(partial(encode, request.text), caller=caller, num_bytes=len(request.text))
 
     def check_stops(self, stops: Sequence[str]) -> None:
@@ -91,11 +110,27 @@ class Model:
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
         if request.WhichOneof("input") == "chat":
             validation.check_chat(request.chat)
-            encode_chat = partial(self.codec.encode, add_special_tokens=bool(chosen))
-            text, ids = await self._render(request.chat, caller, encode_chat)
-            return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
+            return await self._tokenize_chat(request, caller)
         encode = partial(self.codec.encode, request.text, add_special_tokens=True if chosen is None else chosen)
         return pb.TokenizeResponse(token_ids=await self.work.run(encode, caller=caller, num_bytes=len(request.text)))
+
+    async def _tokenize_chat(self, request: pb.TokenizeRequest, caller: str) -> pb.TokenizeResponse:
+        def encode(text: str) -> list[int]:
+            is_told = request.HasField("add_special_tokens")
+            adds = request.add_special_tokens if is_told else self._begins_bare(text)
+            return self.codec.encode(text, add_special_tokens=adds)
+
+        chat, held = request.chat, HeldImages()
+        try:
+            await self.look(chat, held, caller=caller, salt="")
+            text, ids = await self._render(chat, caller, encode, held)
+            self.image_inputs(ids, held)
+            return pb.TokenizeResponse(token_ids=ids, rendered_text=text)
+        finally:
+            held.release()
+
+    def _begins_bare(self, text: str) -> bool:
+        return self.sight is not None and self.sight.begins_bare(text)
 
     async def detokenize(self, request: pb.DetokenizeRequest, caller: str) -> pb.DetokenizeResponse:
         """Return the text of these ids, or of each by itself."""
@@ -115,9 +150,16 @@ class Model:
             await self.work.run(lambda: codec.take(engine))
 
     def as_told(self, engine: EngineStatus) -> Model:
-        """Return the model with the vocabulary that the engine has loaded: files need not tell its size."""
+        """Return the model with the vocabulary that the engine has loaded, and blind where it reads no images.
+
+        Files need not tell either.
+        """
         known = engine.model.vocab_size if engine.model is not None else 0
-        return self if known in {0, self.card.vocab_size} else replace(self, card=replace(self.card, vocab_size=known))
+        is_blind = engine.report is not None and not engine.report.image_rows
+        sight = None if is_blind else self.sight
+        if known in {0, self.card.vocab_size} and sight is self.sight:
+            return self
+        return replace(self, card=replace(self.card, vocab_size=known or self.card.vocab_size), sight=sight)
 
     def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
         """Return the model's description; what only the engine knows is 0 until it told it."""
@@ -140,12 +182,21 @@ class Model:
             task=card.task,
             embedding_size=loaded.embedding_size if loaded is not None else 0,
             labels=loaded.labels if loaded is not None else (),
+            sees_images=self.sight is not None,
         )
+
+    async def warm(self, engine: EngineStatus) -> None:
+        """Have at hand what the first chat needs."""
+        await self.templates.warm()
+        if (sight := self.as_told(engine).sight) is not None:
+            await sight.desk.warm()
 
     def close(self) -> None:
         """End the processes that render its chats and compile grammars."""
         self.templates.close()
         self.grammars.close()
+        if self.sight is not None:
+            self.sight.desk.close()
 
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
@@ -157,10 +208,14 @@ class Model:
         except TemplateRefused as error:
             validation.refuse("prompt.chat", "not renderable", str(error))
 
-    async def _render(self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]]) -> tuple[str, list[int]]:
+    async def _render(
+        self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]], held: HeldImages | None = None
+    ) -> tuple[str, list[int]]:
         """Return the chat as the model wants it, and its ids. Raises CallError INVALID_ARGUMENT."""
 
         def then(text: str) -> tuple[str, list[int] | None]:
+            if self.sight is not None and held is not None:
+                text = self.sight.expanded(text, held)
             return text, None if len(text) > LONG_BYTES else encode(text)  # a long one waits for its turn
 
         text, ids = await self.rendered(chat, caller, then)
@@ -179,7 +234,12 @@ class Model:
 
 
 def load_model(
-    settings: EngineSettings, names: tuple[str, ...], *, work: TextWork, now: Callable[[], datetime]
+    settings: EngineSettings,
+    names: tuple[str, ...],
+    *,
+    work: TextWork,
+    now: Callable[[], datetime],
+    make_desk: Callable[[VisionSpec], ImageDesk] | None = None,
 ) -> Model:
     """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
     card = read_model_card(settings)
@@ -197,7 +257,10 @@ def load_model(
     template, own = "\n".join(sources.values()), _own_answers(settings, config)
     families = with_own(installed_families(), own, template)
     chosen = families_of(template, settings, families, own)
-    return Model(names, card, codec, Renderer(sources, named, now=now), grammars, work, *chosen, families, own)
+    spec = read_vision(path, read_object(path / "config.json"))
+    renderer = Renderer(sources, named, now=now, wants_parts=spec is not None and _TELLS_TEXT not in template)
+    sight = None if spec is None or make_desk is None else Sight(make_desk(spec), named.get("bos_token", ""))
+    return Model(names, card, codec, renderer, grammars, work, *chosen, families, own, sight)
 
 
 def _own_answers(settings: EngineSettings, config: Mapping[str, Any]) -> ResponseTemplate | None:
@@ -213,29 +276,3 @@ def _own_answers(settings: EngineSettings, config: Mapping[str, Any]) -> Respons
     except Unsupported as error:
         advice = "name families by --tool-call-parser and --reasoning-parser, or none"
         raise ModelInvalid(f"{settings.model_path / 'tokenizer_config.json'}: {error}; {advice}") from error
-
-
-def chat_arguments(chat: pb.Chat) -> dict[str, Any]:
-    """Return what `ChatTemplates.render` takes."""
-    begins_turn = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
-    return {
-        "messages": [message_dict(message) for message in chat.messages],
-        "tools": in_order(chat.tools, chat.key_order) or None,
-        "add_generation_prompt": not chat.continue_final_message if begins_turn is None else begins_turn,
-        "template_args": plain_dict(chat.template_args),
-        "continue_final_message": chat.continue_final_message,
-    }
-
-
-def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
-    """Return a turn in the form that templates know; fields that are not set are not there."""
-    turn: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.HasField("name"):
-        turn["name"] = message.name
-    if message.HasField("reasoning_content"):
-        turn["reasoning_content"] = message.reasoning_content
-    if message.tool_calls:
-        turn["tool_calls"] = in_order(message.tool_calls, message.key_order)
-    if message.HasField("tool_call_id"):
-        turn["tool_call_id"] = message.tool_call_id
-    return turn

@@ -58,7 +58,9 @@ def main() -> None:
     limit_time(setup["seconds"])
     try:
         sources, special_tokens = setup["sources"], setup["special_tokens"]
-        templates = ChatTemplates(sources, special_tokens, now=clock, max_chars=setup["max_chars"])
+        templates = ChatTemplates(
+            sources, special_tokens, now=clock, max_chars=setup["max_chars"], wants_parts=setup["wants_parts"]
+        )
     except Exception as error:  # noqa: BLE001  what it computes can fail in any way
         why = f"the model's chat template cannot be compiled: {type(error).__name__}: {error}"
         sink.write(encode({REFUSED: why}))

@@ -1,0 +1,81 @@
+"""How much of a large message is images, told from its bytes: what else is there is bounded before it is parsed.
+
+A parsed message may take a hundred times its bytes; an image takes as many as it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dormouse_api.limits import MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
+from dormouse_api.v1 import inference_pb2 as pb
+
+MAX_FIELDS = 20_000  # that are looked at; a message with more is taken for one without images
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SIZES = {_FIXED64: 8, _FIXED32: 4}
+_WAYS = {  # from the message to an image: the fields on the way
+    kind: (kind.DESCRIPTOR.fields_by_name["chat"].number, 1, 8, 2) for kind in (pb.GenerateRequest, pb.TokenizeRequest)
+}
+
+
+class _Broken(Exception):
+    """It is no message, or has too many fields; who parses it will say so."""
+
+
+def excess(kind: type[Any], raw: bytes) -> str:
+    """Return what of a message of this kind is too large to be parsed: "SIZE; the limit is N", "" if nothing is."""
+    if len(raw) <= MAX_MESSAGE_BYTES:
+        return ""
+    num_images = _image_bytes(raw, _WAYS[kind]) if kind in _WAYS else 0
+    if len(raw) - num_images > MAX_MESSAGE_BYTES:
+        beside = " beside its images" if num_images else ""
+        return f"{len(raw) - num_images} bytes{beside}; the limit is {MAX_MESSAGE_BYTES}"
+    if num_images > MAX_IMAGES_BYTES:
+        return f"{num_images} bytes of images; the limit is {MAX_IMAGES_BYTES}"
+    return ""
+
+
+def _image_bytes(raw: bytes, way: tuple[int, ...]) -> int:
+    try:
+        return sum(stop - begin for begin, stop in _Walk(raw).find(way, 0, len(raw)))
+    except _Broken:
+        return 0
+
+
+class _Walk:
+    """One pass over the fields on the way."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._num_left = MAX_FIELDS
+
+    def find(self, way: tuple[int, ...], start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield where the values at the end of the way lie. Raises _Broken."""
+        position = start
+        while position < end:
+            self._num_left -= 1
+            tag, begin = self._varint(position, end)
+            kind = tag & 7
+            if kind == _BYTES:
+                length, begin = self._varint(begin, end)
+                position = begin + length
+            elif kind == _VARINT:
+                _, position = self._varint(begin, end)
+            else:
+                position = begin + _SIZES.get(kind, end)
+            if position > end or self._num_left < 0:
+                raise _Broken
+            if kind == _BYTES and tag >> 3 == way[0]:
+                yield from self.find(way[1:], begin, position) if way[1:] else ((begin, position),)
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        value = shift = 0
+        while position < end and shift < 70:  # ten bytes of seven bits
+            byte = self._raw[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # only the last byte has no high bit
+                return value, position
+            shift += 7
+        raise _Broken

@@ -1,0 +1,150 @@
+"""Images in a body: where each API has them, and their bytes instead. Limits are checked before anything is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dormouse_api.images import BadImage, from_base64, from_data_url
+from dormouse_api.limits import MAX_IMAGES, MAX_IMAGES_BYTES
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_gateway.openai.errors import refuse
+from dormouse_gateway.openai.schema_kit import Json, fields, kind, one_of, only, or_null, text
+from dormouse_gateway.openai.turns import joined
+
+TAKEN = "picture"  # the field of a part that holds the bytes; bodies cannot have it, for schemas do not
+_BASE64_GAIN = 0.75
+_HOSTED = ("https:", "http:")
+
+Fetch = Callable[[str], Awaitable[bytes]]
+_DETAIL = or_null(only("auto", "An image is seen as the model's own processor makes it."))
+URL = text(1) | {
+    "description": "data:image/KIND;base64,… of PNG, JPEG, WebP, GIF or BMP; https: of hosts that the operator allows."
+}
+
+CHAT_IMAGE = kind("image_url", {"image_url": fields({"url": URL, "detail": _DETAIL}, "url")}, "image_url")
+RESPONSES_IMAGE = kind("input_image", {"image_url": URL, "detail": _DETAIL}, "image_url")
+BASE64 = text(1) | {"description": "The file in base64, without line ends."}
+_MEDIA = {"enum": ["image/jpeg", "image/png", "image/gif", "image/webp"]}
+_SOURCE = one_of(
+    kind("base64", {"media_type": _MEDIA, "data": BASE64}, "media_type", "data"), kind("url", {"url": URL}, "url")
+)
+
+
+def messages_image(**more: Json) -> Json:
+    """Return an image as Anthropic's API has it."""
+    return kind("image", {"source": _SOURCE, **more}, "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An image in a body."""
+
+    part: dict[str, Any]
+    path: str  # of the part
+
+    @property
+    def source(self) -> tuple[str, str, bool]:
+        """Return the path of what tells the image, what it tells, and whether that is a URL."""
+        match self.part["type"]:
+            case "image_url":
+                return f"{self.path}.image_url.url", self.part["image_url"]["url"], True
+            case "input_image":
+                return f"{self.path}.image_url", self.part["image_url"], True
+        source = self.part["source"]
+        is_url = source["type"] == "url"
+        name = "url" if is_url else "data"
+        return f"{self.path}.source.{name}", source[name], is_url
+
+    def put(self, image: bytes) -> None:
+        """Put the bytes in the place of what told them."""
+        kept = {name: value for name, value in self.part.items() if name not in {"image_url", "source"}}
+        self.part.clear()
+        self.part.update(kept | {TAKEN: image})
+
+
+_KINDS = frozenset({"image_url", "input_image", "image"})
+
+
+def places(body: Mapping[str, Any]) -> Iterator[Place]:
+    """Yield all images of a checked body: of its messages, or of its input."""
+    for name in ("messages", "input"):
+        turns = body.get(name)
+        for index, turn in enumerate(turns if isinstance(turns, list) else ()):
+            if isinstance(turn, dict):
+                yield from _within(turn, f"{name}[{index}]")
+
+
+def _within(said: Mapping[str, Any], path: str) -> Iterator[Place]:
+    for name in ("content", "output"):  # of a turn; of a function's result
+        parts = said.get(name)
+        for index, part in enumerate(parts if isinstance(parts, list) else ()):
+            where = f"{path}.{name}[{index}]"
+            if not isinstance(part, dict):
+                continue
+            if part.get("type") in _KINDS:
+                yield Place(part, where)
+            elif part.get("type") == "tool_result":
+                yield from _within(part, where)
+
+
+def is_fetched(place: Place) -> bool:
+    """Return whether an image has to be fetched from a host."""
+    _, told, is_url = place.source
+    return is_url and told.startswith(_HOSTED)
+
+
+def check_total(path: str, total: int) -> None:
+    """Raise ApiError naming the image that is one too many."""
+    if total > MAX_IMAGES_BYTES:
+        raise refuse(path, f"the last of {total} bytes of images", f"{MAX_IMAGES_BYTES} bytes together")
+
+
+@dataclass(slots=True)
+class Pictures:
+    """The images of one body."""
+
+    found: list[Place] = field(default_factory=list)
+
+    @classmethod
+    async def take(cls, body: Mapping[str, Any], fetch: Fetch) -> Pictures:
+        """Decode all images of a body, in it, and fetch others. Raises ApiError naming the first that cannot be had."""
+        taken = cls(list(places(body)))
+        taken.check()
+        total = 0
+        for place in taken.found:
+            path, told, is_url = place.source
+            try:
+                image = await fetch(told) if is_fetched(place) else from_data_url(told) if is_url else from_base64(told)
+            except BadImage as error:
+                raise refuse(path, error.value, error.limit) from error
+            total += len(image)
+            check_total(path, total)
+            place.put(image)
+        return taken
+
+    def check(self) -> None:
+        """Raise ApiError for too many, or too much together."""
+        if len(self.found) > MAX_IMAGES:
+            raise refuse(self.found[MAX_IMAGES].path, f"image {MAX_IMAGES + 1}", f"at most {MAX_IMAGES} images")
+        total = 0
+        for place in self.found:
+            path, told, _ = place.source
+            total += int(len(told) * _BASE64_GAIN)
+            check_total(path, total)
+
+    def clear(self) -> None:
+        """Forget their bytes, which are in the request by now."""
+        for place in self.found:
+            place.part[TAKEN] = b""
+
+
+def say(turn: pb.ChatMessage, content: Any) -> pb.ChatMessage:
+    """Have the turn say text, or parts of it joined by line ends; with images among them, each part by itself."""
+    if not any(TAKEN in part for part in content or () if isinstance(part, dict)):
+        turn.content = joined(content)
+        return turn
+    for part in content:
+        turn.parts.add(**({"image": part[TAKEN]} if TAKEN in part else {"text": part["text"]}))
+    return turn

@@ -1,0 +1,117 @@
+"""Images in messages: their limits, and what of a message's bytes they are."""
+
+import base64
+
+import pytest
+
+from dormouse_api import image_wire
+from dormouse_api.client.settings import chat_request
+from dormouse_api.image_wire import excess
+from dormouse_api.images import BadImage, check_images, from_base64, from_data_url, images_of, num_image_bytes
+from dormouse_api.limits import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
+from dormouse_api.v1 import inference_pb2 as pb
+
+PNG = b"\x89PNG not really"
+URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+
+
+def request(*images, kind=pb.GenerateRequest, text="hi"):
+    parts = [pb.ContentPart(text=text), *(pb.ContentPart(image=image) for image in images)]
+    return kind(model="m", chat=pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)]))
+
+
+def test_a_data_url_is_the_file_that_it_holds():
+    assert from_data_url(URL) == from_data_url(URL.replace("png;", "png;name=a;")) == PNG
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "https://example.org/a.png",
+        "data:image/png,abc",
+        "data:text/html;base64,YQ==",
+        "data:image/png;base64",
+        "DATA:image/png;base64,YQ==",
+        "data:" + "a" * 300 + "image/png;base64,YQ==",
+        "data:image/png;base64,Y Q==",
+        "data:image/png;base64,YQ",
+        "data:image/png;base64,\N{SNOWMAN}",
+    ],
+)
+def test_what_is_no_image_is_refused_and_not_shown(url):
+    with pytest.raises(BadImage, match="allowed: ") as caught:
+        from_data_url(url)
+    assert "example" not in str(caught.value)
+
+
+def test_a_large_image_is_refused_before_it_is_decoded():
+    with pytest.raises(BadImage, match=f"at most {MAX_IMAGE_BYTES} bytes"):
+        from_base64("!" * (MAX_IMAGE_BYTES * 4 // 3 + 8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([1] * (MAX_IMAGES + 1), f"17 images; allowed: at most {MAX_IMAGES}"),
+        ([0], "an empty image"),
+        ([MAX_IMAGE_BYTES + 1], f"at most {MAX_IMAGE_BYTES} bytes"),
+        ([MAX_IMAGE_BYTES, MAX_IMAGE_BYTES], f"at most {MAX_IMAGES_BYTES} bytes"),
+    ],
+)
+def test_limits_of_images_are_named(sizes, words):
+    with pytest.raises(BadImage, match=words):
+        check_images(bytes(size) for size in sizes)
+
+
+def test_what_keeps_the_limits_passes():
+    check_images([bytes(MAX_IMAGE_BYTES), bytes(MAX_IMAGES_BYTES - MAX_IMAGE_BYTES)])
+
+
+@pytest.mark.parametrize("kind", [pb.GenerateRequest, pb.TokenizeRequest])
+def test_images_do_not_count_as_the_message(kind):
+    raw = request(bytes(MAX_IMAGE_BYTES), PNG, kind=kind).SerializeToString()
+    assert excess(kind, raw) == ""
+    assert "beside its images" in excess(
+        kind, request(PNG, text="a" * MAX_MESSAGE_BYTES, kind=kind).SerializeToString()
+    )
+    assert "bytes of images" in excess(kind, request(bytes(MAX_IMAGES_BYTES + 1), kind=kind).SerializeToString())
+
+
+def test_other_messages_have_no_room_for_images():
+    chat = request(bytes(MAX_MESSAGE_BYTES)).chat
+    assert "1048576" in excess(pb.DecideRequest, pb.DecideRequest(chat=chat).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x08\x01" * MAX_MESSAGE_BYTES,
+        b"\x2a\xff\xff\xff\xff\x0f" + bytes(MAX_MESSAGE_BYTES),
+        b"\xff" * (MAX_MESSAGE_BYTES + 1),
+        b"\x0b" * (MAX_MESSAGE_BYTES + 1),
+        b"\x29" + b"\x29\x01" * MAX_MESSAGE_BYTES,
+    ],
+)
+def test_a_large_message_that_is_none_is_refused_by_its_size(raw):
+    assert excess(pb.GenerateRequest, raw) == f"{len(raw)} bytes; the limit is {MAX_MESSAGE_BYTES}"
+
+
+def test_few_fields_are_looked_at(monkeypatch):
+    raw = request(bytes(MAX_MESSAGE_BYTES)).SerializeToString()
+    monkeypatch.setattr(image_wire, "MAX_FIELDS", 3)
+    assert "the limit is" in excess(pb.GenerateRequest, raw)
+
+
+def test_the_client_takes_parts_as_openais_do():
+    content = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": URL}},
+        {"type": "image", "image": PNG},
+    ]
+    chat = chat_request("m", [{"role": "user", "content": content}], {}).chat
+    assert chat.messages[0].parts[0].text == "What is it?"
+    assert list(images_of(chat)) == [PNG, PNG]
+    assert num_image_bytes(chat) == 2 * len(PNG)
+    with pytest.raises(ValueError, match="'input_audio'; allowed: text, image_url with a data URL, image"):
+        chat_request("m", [{"role": "user", "content": [{"type": "input_audio"}]}], {})

@@ -1,0 +1,192 @@
+"""Images become files for the engine: once, in turns, within limits; who leaves or sends bombs costs others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from dormouse_api.status import CallError
+from dormouse_worker.files.vision_files import VisionSpec
+from dormouse_worker.front.images.desk import HeldImages, ImageDesk, ImageRefused
+from dormouse_worker.front.images.files import ImageFiles, NoRoom, ProcessedImage
+from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.images.placeholders import ImageFacts
+from tests.waiting import until
+from tests.worker.front.images.kit import encoded, picture
+
+SETTINGS = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+NUMBERS = {"patch_size": 8, "num_additional_image_tokens": 1}
+SPEC = VisionSpec(
+    kind="llava",
+    image_token_id=5,
+    marker="<image>",
+    processor="CLIPImageProcessor",
+    settings=SETTINGS,
+    arguments={},
+    tokens={"image_token": "<image>"},
+    numbers=NUMBERS,
+    strategy="default",
+)
+LIMITS = ImageLimits(max_pixels=100_000)
+NUM_BYTES = 3 * 32 * 32 * 4  # of the pixels, a header besides
+ONE, OTHER = encoded(picture(40, 30)), encoded(picture(40, 30, seed=1))
+
+
+@pytest.fixture
+async def open_desk(tmp_path):
+    """Make desks that end with the test, and leave nothing."""
+    made = []
+
+    def make(limits=LIMITS, spec=SPEC):
+        made.append(ImageDesk(spec, limits, folder=tmp_path))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.files.check_integrity()
+        desk.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def look(desk, *images, caller="a", salt=""):
+    held = HeldImages()
+    try:
+        await desk.hold(held, images, caller=caller, salt=salt)
+    except BaseException:
+        held.release()
+        raise
+    return held
+
+
+async def refused(desk, *images):
+    with pytest.raises(ImageRefused) as caught:
+        await look(desk, *images)
+    return str(caught.value)
+
+
+async def test_an_image_is_a_file_that_is_kept_for_the_next_question(open_desk):
+    desk = open_desk()
+    first = await look(desk, ONE, OTHER)
+    assert [image.facts.shapes["pixel_values"] for image in first.images] == [[1, 3, 32, 32]] * 2
+    assert load_file(first.images[0].path)["pixel_values"].shape == (1, 3, 32, 32)
+    assert first.images[0].num_bytes == first.images[0].path.stat().st_size > NUM_BYTES
+    first.release()
+    again = await look(desk, ONE)
+    assert (desk.files.num_queries, desk.files.num_hits) == (3, 1)
+    assert again.images[0].digest != (await look(desk, OTHER)).images[0].digest
+
+
+async def test_nobody_learns_whether_another_tenant_sent_the_image(open_desk):
+    desk = open_desk()
+    await look(desk, ONE, salt="a")
+    await look(desk, ONE, salt="b")
+    assert desk.files.num_hits == 0
+
+
+async def test_what_is_refused_is_named_by_its_place_and_the_next_image_is_seen(open_desk):
+    desk = open_desk()
+    bomb = encoded(Image.new("1", (1000, 101)))
+    assert "image 2 cannot be used: it is 1000 × 101 pixels; allowed: 100000" in await refused(desk, ONE, bomb)
+    assert "cannot be decoded" in await refused(desk, b"hush" * 100)
+    assert "hush" not in await refused(desk, b"hush" * 100)
+    (await look(desk, ONE)).release()
+    assert desk.files.used_bytes == 0
+
+
+async def test_two_who_ask_about_one_image_at_once_wait_for_one_process(open_desk):
+    desk = open_desk()
+    one, two = await asyncio.gather(look(desk, ONE), look(desk, ONE, caller="b"))
+    assert one.images == two.images
+    assert (one.images[0].num_users, desk.files.num_bytes) == (2, one.images[0].num_bytes)
+
+
+async def test_a_process_that_dies_costs_its_image_and_is_replaced(open_desk):
+    desk = open_desk()
+    (await look(desk, ONE)).release()
+    process = next(one for one in desk._pool._processes if one._process)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(look(desk, OTHER))
+    await until(lambda: desk._pool._busy)
+    os.kill(process._process.pid, signal.SIGKILL)
+    with pytest.raises(ImageRefused, match="took too much time or memory"):
+        await waiting
+    assert (await look(desk, OTHER)).images
+
+
+async def test_a_stuck_process_is_killed_in_time(open_desk):
+    desk = open_desk(replace(LIMITS, seconds=0.5))
+    (await look(desk, ONE)).release()
+    process = next(one for one in desk._pool._processes if one._process)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    assert "took longer than 0.5 s, processing this image" in await refused(desk, OTHER)
+
+
+async def test_memory_is_bounded(open_desk):
+    desk = open_desk(ImageLimits(max_pixels=10**9, memory_bytes=48 << 20))
+    assert "more memory than an image may take" in await refused(desk, encoded(Image.new("RGB", (6000, 5000))))
+
+
+async def test_who_leaves_takes_his_image_along(open_desk, tmp_path):
+    desk = open_desk()
+    (await look(desk, ONE)).release()
+    process = next(one for one in desk._pool._processes if one._process)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(look(desk, OTHER))
+    await until(lambda: desk._pool._busy)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    os.kill(process._process.pid, signal.SIGCONT)
+    await until(lambda: not desk._pool._busy)
+    assert [path.suffix for path in tmp_path.iterdir() if path.is_file()] == [".safetensors"], "of the first one"
+    assert (desk.files.used_bytes, desk._making) == (0, {})
+
+
+async def test_images_in_use_have_a_limit_and_others_make_room(open_desk):
+    desk = open_desk(replace(LIMITS, cache_bytes=NUM_BYTES + 4000))
+    held = await look(desk, ONE)
+    with pytest.raises(CallError, match=r"the limit is .* bytes") as caught:
+        await look(desk, OTHER)
+    assert caught.value.code.name == "RESOURCE_EXHAUSTED"
+    held.release()
+    assert (await look(desk, OTHER)).images
+    assert desk.files.num_bytes < 2 * NUM_BYTES
+
+
+async def test_tensors_that_do_not_fit_are_refused_by_name(open_desk):
+    desk = open_desk(replace(LIMITS, max_tensor_bytes=1000))
+    assert "its tensors do not fit the memory for images" in await refused(desk, ONE)
+
+
+async def test_settings_that_no_processor_takes_are_named(open_desk):
+    desk = open_desk(spec=replace(SPEC, settings={"size": {"nonsense": 1}}))
+    assert "processor" in await refused(desk, ONE)
+
+
+async def test_a_closed_desk_refuses(open_desk):
+    desk = open_desk()
+    desk.close()
+    desk._own.mkdir()
+    assert "serves another model now" in await refused(desk, ONE)
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path):
+    files = ImageFiles(100)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x")
+        files.add(("", name.encode()), ProcessedImage(tmp_path / name, 30, b"", ImageFacts({})))
+    files.take(("", b"a"))
+    files.add(("", b"d"), ProcessedImage(tmp_path / "d", 40, b"", ImageFacts({})))
+    assert [files.find(("", name.encode())) is not None for name in "abcd"] == [True, False, True, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]
+    with pytest.raises(NoRoom, match="images of 100 bytes are in use and this one has 1; the limit is 100"):
+        files.add(("", b"e"), ProcessedImage(tmp_path / "e", 1, b"", ImageFacts({})))
+    with pytest.raises(NoRoom):
+        files.check_room()
+    files.check_integrity()

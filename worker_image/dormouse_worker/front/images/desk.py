@@ -1,0 +1,185 @@
+"""Images of requests become files for the engine: once for each image, in turns by caller. Owns processes and files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from dormouse_api.status import CallError
+from dormouse_worker.files.vision_files import VisionSpec
+from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
+from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.images.placeholders import ImageFacts
+from dormouse_worker.front.text.bounded_process import BoundedProcess, Job
+from dormouse_worker.front.text.process_pool import ProcessPool
+
+_RETRY_S = 1.0
+_LARGE_BYTES = 1 << 20  # to hash so much takes a millisecond
+
+
+class ImageRefused(Exception):
+    """An image cannot be used; the message is for the caller."""
+
+
+@dataclass(slots=True)
+class HeldImages:
+    """The images of one request, until it ends."""
+
+    files: ImageFiles | None = None
+    images: list[ProcessedImage] = field(default_factory=list)
+
+    @property
+    def facts(self) -> list[ImageFacts]:
+        """Return what is known of each."""
+        return [image.facts for image in self.images]
+
+    def release(self) -> None:
+        """Use them no more. Safe to call twice."""
+        for image in self.images:
+            assert self.files is not None, "held by somebody"
+            self.files.give_back(image)
+        self.images = []
+
+
+@dataclass(slots=True)
+class _Making:
+    """An image that is being processed, for whoever waits."""
+
+    target: Path
+    task: asyncio.Task[None] | None = None
+    num_waiting: int = 0
+    is_left: bool = False  # nobody waits any more: what comes of it is deleted
+
+
+class ImageDesk:
+    """Everything that a model which sees needs of its front."""
+
+    def __init__(self, spec: VisionSpec, limits: ImageLimits, *, folder: Path) -> None:
+        """Start nothing yet. `folder`, which must be there, is where the engine finds the files."""
+        self.spec = spec
+        self.folder = folder
+        self.files = ImageFiles(min(limits.cache_bytes, shutil.disk_usage(self.folder).free // 2))
+        self._own = Path(tempfile.mkdtemp(prefix="source-", dir=self.folder))
+        self._prefix = self._own.name.removeprefix("source-")
+        self._count = 0
+        self._making: dict[Key, _Making] = {}
+        self._pool = ProcessPool(_job(limits), _setup(spec, limits, self.files.budget_bytes))
+
+    def __repr__(self) -> str:
+        return f"ImageDesk({self.spec.kind}, {len(self._making)} being made, {self.files!r}, {self._pool!r})"
+
+    async def warm(self) -> None:
+        """Start a process before it is needed."""
+        await self._pool.warm()
+
+    async def hold(self, held: HeldImages, images: Sequence[bytes], *, caller: str, salt: str) -> None:
+        """Add these images, in their order; what was added is to be released also where this fails.
+
+        Raises ImageRefused, and CallError RESOURCE_EXHAUSTED where there is no room.
+        """
+        held.files = self.files
+        try:
+            for number, image in enumerate(images):
+                held.images.append(await self._one(image, number, caller=caller, salt=salt))
+        except NoRoom as error:
+            words = f"{error} bytes (--image-cache-bytes, and the pod's /dev/shm)"
+            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, words, _RETRY_S) from error
+
+    def close(self) -> None:
+        """End the processes, delete all files."""
+        self._pool.close()
+        self.files.clear()
+        shutil.rmtree(self._own, ignore_errors=True)
+
+    async def _one(self, image: bytes, number: int, *, caller: str, salt: str) -> ProcessedImage:
+        is_large = len(image) > _LARGE_BYTES
+        digest = await asyncio.to_thread(_sha256, image) if is_large else _sha256(image)
+        key = (salt, digest)
+        if (known := self.files.find(key)) is not None:
+            return known
+        self.files.check_room()
+        try:
+            await self._made(key, image, caller)
+        except ImageRefused as error:
+            raise ImageRefused(f"image {number + 1} cannot be used: {error}") from error
+        if (made := self.files.take(key)) is None:
+            raise NoRoom(f"images of {self.files.used_bytes} bytes are in use; the limit is {self.files.budget_bytes}")
+        return made
+
+    async def _made(self, key: Key, image: bytes, caller: str) -> None:
+        """Wait until an image is there; the last one who leaves takes it along. Raises ImageRefused, NoRoom."""
+        making = self._making.get(key)
+        if making is None:
+            self._count += 1
+            making = self._making[key] = _Making(self.folder / f"{self._prefix}-{self._count}.safetensors")
+            making.task = asyncio.create_task(self._make(key, making, image, caller))
+        assert making.task is not None, "begun where it was made"
+        making.num_waiting += 1
+        try:
+            await asyncio.shield(making.task)
+        finally:
+            making.num_waiting -= 1
+            if not making.num_waiting and not making.task.done():
+                making.is_left = True
+                making.task.cancel()
+                making.target.unlink(missing_ok=True)
+                self._making.pop(key, None)
+
+    async def _make(self, key: Key, making: _Making, image: bytes, caller: str) -> None:
+        try:
+            told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, image)))
+            facts = ImageFacts(told["shapes"], told["values"])
+            self.files.add(key, ProcessedImage(making.target, told["num_bytes"], bytes.fromhex(told["digest"]), facts))
+        finally:
+            if self._making.get(key) is making:
+                del self._making[key]
+
+    def _process(self, process: BoundedProcess, making: _Making, image: bytes) -> str:
+        """Have one image processed; in a thread."""
+        source = self._own / making.target.with_suffix(".image").name
+        try:
+            source.write_bytes(image)
+            return process.ask({"source": str(source), "target": str(making.target)})
+        except BaseException:
+            making.target.unlink(missing_ok=True)
+            raise
+        finally:
+            source.unlink(missing_ok=True)
+            if making.is_left:
+                making.target.unlink(missing_ok=True)
+
+
+def _job(limits: ImageLimits) -> Job:
+    return Job(
+        program="dormouse_worker.pictures.program",
+        subject="the model's image processor",
+        starting="being made",
+        working="processing this image",
+        refusal=ImageRefused,
+        seconds=limits.seconds,
+        start_s=limits.start_s,
+    )
+
+
+def _setup(spec: VisionSpec, limits: ImageLimits, budget_bytes: int) -> dict[str, object]:
+    return {
+        "processor": spec.processor,
+        "settings": dict(spec.settings),
+        "arguments": dict(spec.arguments),
+        "max_pixels": limits.max_pixels,
+        "memory_bytes": limits.memory_bytes,
+        "max_tensor_bytes": min(limits.max_tensor_bytes, budget_bytes),
+        "seconds": limits.seconds,
+    }
+
+
+def _sha256(image: bytes) -> bytes:
+    return hashlib.sha256(image).digest()

@@ -1,0 +1,103 @@
+"""Files of processed images in the memory's file system: which are in use, which are kept for the next question.
+
+Pure but for deleting. An image in use is never deleted; of the others those are that were used longest ago.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from dormouse_worker.front.images.placeholders import ImageFacts
+
+Key = tuple[str, bytes]  # the cache salt, and SHA-256 of the file as it came: who may not share prefixes shares nothing
+
+
+class NoRoom(Exception):
+    """Images in use take all that there is; says how much."""
+
+
+@dataclass(slots=True)
+class ProcessedImage:
+    """One image as the engine gets it."""
+
+    path: Path
+    num_bytes: int
+    digest: bytes
+    facts: ImageFacts
+    num_users: int = 0
+
+
+class ImageFiles:
+    """Owns the files. `take` and `give_back` in pairs."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        """Start with none."""
+        self.budget_bytes = budget_bytes
+        self.num_bytes = 0
+        self.num_hits = self.num_queries = 0
+        self._known: OrderedDict[Key, ProcessedImage] = OrderedDict()  # the one used last stands last
+
+    def __repr__(self) -> str:
+        return f"ImageFiles({len(self._known)} of {self.num_bytes} bytes, {self.used_bytes} in use)"
+
+    @property
+    def used_bytes(self) -> int:
+        """Return how much is in use."""
+        return sum(image.num_bytes for image in self._known.values() if image.num_users)
+
+    def check_integrity(self) -> None:
+        """Recount what is counted along. Raises AssertionError."""
+        there = sum(image.num_bytes for image in self._known.values())
+        assert there == self.num_bytes, f"{there} bytes are there, {self.num_bytes} were counted"
+        assert all(image.num_users >= 0 for image in self._known.values()), "given back more often than taken"
+
+    def check_room(self) -> None:
+        """Raise NoRoom where all is in use, before another image is processed."""
+        if self.used_bytes >= self.budget_bytes:
+            raise NoRoom(f"images of {self.used_bytes} bytes are in use; the limit is {self.budget_bytes}")
+
+    def find(self, key: Key) -> ProcessedImage | None:
+        """Return an image and take it, None if it is not there."""
+        self.num_queries += 1
+        image = self.take(key)
+        self.num_hits += image is not None
+        return image
+
+    def add(self, key: Key, image: ProcessedImage) -> None:
+        """Keep a new image, which nobody uses yet. Raises NoRoom, and then its file is gone."""
+        self._evict(self.budget_bytes - image.num_bytes)
+        if self.num_bytes + image.num_bytes > self.budget_bytes:
+            image.path.unlink(missing_ok=True)
+            words = f"images of {self.used_bytes} bytes are in use and this one has {image.num_bytes}"
+            raise NoRoom(f"{words}; the limit is {self.budget_bytes}")
+        self._known[key] = image
+        self.num_bytes += image.num_bytes
+
+    def take(self, key: Key) -> ProcessedImage | None:
+        """Use an image, None if it is not there."""
+        image = self._known.get(key)
+        if image is not None:
+            image.num_users += 1
+            self._known.move_to_end(key)
+        return image
+
+    def give_back(self, image: ProcessedImage) -> None:
+        """Use it no more."""
+        image.num_users -= 1
+
+    def clear(self) -> None:
+        """Delete all, used or not."""
+        for image in self._known.values():
+            image.path.unlink(missing_ok=True)
+        self._known.clear()
+        self.num_bytes = 0
+
+    def _evict(self, down_to: int) -> None:
+        for key in [key for key, image in self._known.items() if not image.num_users]:
+            if self.num_bytes <= down_to:
+                return
+            image = self._known.pop(key)
+            image.path.unlink(missing_ok=True)
+            self.num_bytes -= image.num_bytes

@@ -1,0 +1,156 @@
+"""What stands in a prompt for an image, by the kind of model, and where its rows are among the tokens. Pure.
+
+The texts are those of transformers' processors (`replace_image_token` of each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dormouse_worker.files.vision_files import VisionSpec
+
+Span = tuple[int, int]  # the first token and how many
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What a processor made of one image: the shapes of its tensors, and what its few integers say."""
+
+    shapes: Mapping[str, Sequence[int]]
+    values: Mapping[str, Any] = field(default_factory=dict)  # flat lists
+
+    @property
+    def grid(self) -> tuple[int, int, int] | None:
+        """Return the patches in time, height and width, of models whose positions are 3-D."""
+        grid = self.values.get("image_grid_thw")
+        return None if grid is None else (grid[0], grid[1], grid[2])
+
+
+class WrongCount(ValueError):
+    """The text does not have one place for each image."""
+
+
+def expand(text: str, spec: VisionSpec, images: Sequence[ImageFacts]) -> str:
+    """Return the text with each marker replaced by what stands for its image. Raises WrongCount."""
+    pieces = text.split(spec.marker)
+    if len(pieces) - 1 != len(images):
+        raise WrongCount(f"{len(pieces) - 1} places of {spec.marker} for {len(images)} images")
+    said = [_KINDS[spec.kind](spec, image) for image in images]
+    return pieces[0] + "".join(map("".join, zip(said, pieces[1:], strict=True)))
+
+
+def find_spans(token_ids: Sequence[int], spec: VisionSpec, images: Sequence[ImageFacts]) -> list[list[Span]]:
+    """Return where each image's rows stand. Raises WrongCount where tokens and rows do not agree."""
+    places = [place for place, token_id in enumerate(token_ids) if token_id == spec.image_token_id]
+    rows = [_KINDS[spec.kind](spec, image).count(spec.image_token) for image in images]
+    if len(places) != sum(rows):
+        raise WrongCount(f"{len(places)} tokens of images for {sum(rows)} rows of {len(images)} images")
+    spans, start = [], 0
+    for num_rows in rows:
+        spans.append(_runs(places[start : start + num_rows]))
+        start += num_rows
+    return spans
+
+
+def _runs(places: Sequence[int]) -> list[Span]:
+    """Return ascending places as runs without gaps."""
+    runs: list[Span] = []
+    for place in places:
+        if runs and sum(runs[-1]) == place:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((place, 1))
+    return runs
+
+
+def _llava(spec: VisionSpec, image: ImageFacts) -> str:
+    height, width = image.shapes["pixel_values"][-2:]
+    size, more = spec.numbers["patch_size"], spec.numbers["num_additional_image_tokens"]
+    return spec.image_token * ((height // size) * (width // size) + more - (spec.strategy == "default"))
+
+
+def _llava_next(spec: VisionSpec, image: ImageFacts) -> str:
+    height, width = image.values["image_sizes"]
+    tile_height, tile_width = image.shapes["pixel_values"][-2:]
+    size, more = spec.numbers["patch_size"], spec.numbers["num_additional_image_tokens"]
+    rows, cols = tile_height // size, tile_width // size
+    best_height, best_width = best_resolution(height, width, spec.settings["image_grid_pinpoints"])
+    unpadded = _unpadded(height, width, rows * (best_height // tile_height), cols * (best_width // tile_width))
+    return spec.image_token * (unpadded + rows * cols + more - (spec.strategy == "default"))
+
+
+def _unpadded(height: int, width: int, rows: int, cols: int) -> int:
+    """Return how many features tiles have without the rows and columns that were only padding, and line ends."""
+    if width / height > cols / rows:
+        used = round(height * (cols / width), 7)
+        rows -= (rows - int(used)) // 2 * 2
+    else:
+        used = round(width * (rows / height), 7)
+        cols -= (cols - int(used)) // 2 * 2
+    return rows * cols + rows
+
+
+def best_resolution(height: int, width: int, known: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return which size of tiles fits an image: most of it is seen, and then least is wasted."""
+
+    def fitness(size: Sequence[int]) -> tuple[int, int]:
+        scale = min(size[1] / width, size[0] / height)
+        seen = min(int(width * scale) * int(height * scale), width * height)
+        return seen, seen - size[0] * size[1]
+
+    best = max(known, key=fitness)
+    return best[0], best[1]
+
+
+def _tiles(spec: VisionSpec, image: ImageFacts) -> str:
+    (rows,), (cols,) = image.values["rows"], image.values["cols"]
+    fake, seen = spec.tokens["fake_image_token"], spec.image_token * spec.numbers["image_seq_len"]
+    whole = f"{fake}{spec.tokens['global_image_token']}{seen}{fake}"
+    if not rows and not cols:
+        return whole
+    lines = ("".join(f"{fake}<row_{row}_col_{col}>{seen}" for col in range(1, cols + 1)) for row in range(1, rows + 1))
+    return "".join(f"{line}\n" for line in lines) + f"\n{whole}"
+
+
+def _qwen(spec: VisionSpec, image: ImageFacts) -> str:
+    time, height, width = image.grid or (0, 0, 0)
+    merge_size = int(spec.settings.get("merge_size", 2))
+    return spec.image_token * (time * height * width // merge_size**2)
+
+
+def _gemma3(spec: VisionSpec, image: ImageFacts) -> str:
+    seen = spec.image_token * spec.numbers["image_seq_length"]
+    whole = f"\n\n{spec.tokens['boi_token']}{seen}{spec.tokens['eoi_token']}\n\n"
+    (num_crops,) = image.values["num_crops"]
+    if not num_crops:
+        return whole
+    crops = " ".join([whole] * num_crops)
+    return f"Here is the original image {whole} and here are some crops to help you see better {crops}"
+
+
+def _internvl(spec: VisionSpec, image: ImageFacts) -> str:
+    (num_patches,) = image.values["num_patches"]
+    seen = spec.image_token * (spec.numbers["image_seq_length"] * num_patches)
+    return f"{spec.tokens['start_image_token']}{seen}{spec.tokens['end_image_token']}"
+
+
+def _pixtral(spec: VisionSpec, image: ImageFacts) -> str:
+    height, width = image.values["image_sizes"]
+    size = spec.arguments["patch_size"]
+    line = spec.image_token * (width // size)
+    return spec.tokens["image_break_token"].join([line] * (height // size)) + spec.tokens["image_end_token"]
+
+
+_KINDS: Mapping[str, Callable[[VisionSpec, ImageFacts], str]] = {
+    "llava": _llava,
+    "llava_next": _llava_next,
+    "idefics3": _tiles,
+    "smolvlm": _tiles,
+    "qwen2_vl": _qwen,
+    "qwen2_5_vl": _qwen,
+    "gemma3": _gemma3,
+    "internvl": _internvl,
+    "pixtral": _pixtral,
+}

@@ -1,0 +1,117 @@
+"""The program that decodes and processes images: a process of its own, with bounded memory and no time to waste.
+
+Files come from callers, and decoders have faults: what is here may die. It uses transformers' own image processors, in
+their form for Pillow and numpy, and without torch: where torch cannot be imported, transformers does without, which
+saves 700 MB and a second at each start. The front writes orders to standard input and reads answers from standard
+output; pixels go by files in a folder of the memory's file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dormouse_worker.files.vision_files import PROCESSORS
+from dormouse_worker.front.text.orders import REFUSED, TEXT, encode, limit_memory, limit_time, read
+from dormouse_worker.pictures.decoding import BadPicture, PictureLimits, decode
+
+_LEFT_OUT = ("torch", "torchvision", "scipy", "pandas", "sklearn", "cv2")
+_NOT_ARGUMENTS = ("image_processor_type", "feature_extractor_type", "processor_class", "auto_map")
+_FACTS = ("image_sizes", "image_grid_thw", "rows", "cols", "num_patches", "num_crops")
+_ONLY_FACTS = frozenset({"rows", "cols", "num_patches", "num_crops"})  # the encoder takes no such argument
+
+
+class Processing:
+    """One model's image processor."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        """Import what it needs. Raises whatever transformers raises for bad settings."""
+        self._arguments = setup["arguments"]
+        self._max_pixels = setup["max_pixels"]
+        self._key = json.dumps([setup["processor"], setup["settings"], self._arguments], sort_keys=True).encode()
+        folder, name = PROCESSORS[setup["processor"]]
+        module = importlib.import_module(f"transformers.models.{folder}.image_processing_pil_{folder}")
+        own = {name: value for name, value in setup["settings"].items() if name not in _NOT_ARGUMENTS}
+        self._processor = getattr(module, name)(**own)
+
+    def run(self, source: Path, target: Path) -> str:
+        """Process one file, write its tensors; return what is told of them as JSON. Raises BadPicture."""
+        import numpy as np  # not before it is known what is left out
+
+        picture = decode(source.read_bytes(), PictureLimits(self._max_pixels))
+        digest = hashlib.sha256(self._key + repr(picture.size).encode())
+        digest.update(picture.tobytes())
+        try:
+            made = self._processor(images=[picture], return_tensors="np", **self._arguments)
+        except MemoryError as error:
+            raise BadPicture("it needs more memory than an image may take") from error
+        except Exception as error:  # settings of the model, sides of the picture: it can fail in any way
+            raise BadPicture(f"the model's processor refuses it: {type(error).__name__}: {error}"[:300]) from error
+        arrays = {name: np.asarray(value) for name, value in made.items()}
+        facts = {name: arrays[name].reshape(-1).tolist() for name in _FACTS if name in arrays}
+        tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in _ONLY_FACTS}
+        _save(tensors, target)
+        shapes = {name: array.shape for name, array in tensors.items()}
+        told = {"digest": digest.hexdigest(), "shapes": shapes, "values": facts, "num_bytes": target.stat().st_size}
+        return json.dumps(told)
+
+
+def _save(tensors: Mapping[str, Any], target: Path) -> None:
+    from safetensors.numpy import save
+
+    try:
+        target.write_bytes(save(dict(tensors)))
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        limit = "see --image-cache-bytes"
+        raise BadPicture(f"its tensors do not fit the memory for images ({error.strerror}); {limit}") from error
+
+
+def answer(processing: Processing, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to an order."""
+    try:
+        return {TEXT: processing.run(Path(order["source"]), Path(order["target"]))}
+    except BadPicture as error:
+        return {REFUSED: str(error)}
+    except MemoryError:
+        return {REFUSED: "it needs more memory than an image may take"}
+
+
+def main() -> None:
+    """Import what the first message asks for, say so, then process until the front is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the front ends this process when it ends itself
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that is too large is an error, no death
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    setup = read(source)
+    if setup is None:
+        return
+    sys.modules.update(dict.fromkeys(_LEFT_OUT))  # type: ignore[arg-type]  # None: an import of it fails
+    logging.disable(logging.CRITICAL)
+    try:
+        processing = Processing(setup)
+    except Exception as error:  # noqa: BLE001  # the settings are the model's: they can be wrong in any way
+        sink.write(
+            encode({REFUSED: f"the model's image processor cannot be made: {type(error).__name__}: {error}"[:500]})
+        )
+        return
+    limit_memory(setup["memory_bytes"], setup["max_tensor_bytes"])
+    sink.write(encode({TEXT: ""}))
+    while True:
+        sink.flush()
+        if (order := read(source)) is None:
+            return
+        limit_time(setup["seconds"])
+        sink.write(encode(answer(processing, order)))
+
+
+if __name__ == "__main__":
+    main()
