@@ -16,6 +16,7 @@
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
+    tenants     limits of keys over four gateways at ten times their rate; a greedy key beside another (platform.json)
     adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot
     structured  answers bound by schemas: validity, speed beside free text, hostile grammars, kills
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
@@ -58,6 +59,7 @@ from bench import (
     structured,
     switch,
     tasks,
+    tenants,
     throughput,
 )
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
@@ -86,6 +88,7 @@ BENCHMARKS: dict[str, Measure] = {
     "adapter_offers": adapter_offers.measure,
     "quantized": quantized.measure,
     "adapter_routing": adapter_routing.measure,
+    "tenants": tenants.measure,
 }
 
 

@@ -21,7 +21,10 @@ PEERS = ("vllm", "transformers")
 WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were slower in every measurement
 OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
-IN_PARTS = frozenset({"quantized", "serve", "speculation"})  # in parts: rows that a run does not have stay in the file
+FILES = {"tenants": "platform"}  # where the rows of a benchmark go that has no file of its own
+IN_PARTS = frozenset(
+    {"quantized", "serve", "speculation", "tenants"}
+)  # in parts: rows that a run does not have stay in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
     rows = measure(options, console)
     if options.results_dir is not None:
         write = merge_results if options.merge or name in IN_PARTS else write_results
-        console.print(f"written to {write(name, rows, options.results_dir)}", style="dim")
+        console.print(f"written to {write(FILES.get(name, name), rows, options.results_dir)}", style="dim")
     return rows
 
 

@@ -31,6 +31,7 @@ class InferenceKey:
     expires: datetime | None = None  # None = never
     quota: Quota = field(default_factory=Quota)
     max_concurrent: int | None = None  # None = any number
+    weight: int = 1
 
     def __repr__(self) -> str:
         """Name it."""
@@ -65,6 +66,7 @@ def parse_inference_key(obj: Mapping[str, Any]) -> InferenceKey:
         models=None if models is None or EVERY_MODEL in models else frozenset(models),
         expires=_time("spec.expires", spec.get("expires")),
         quota=Quota(*(_count(f"spec.{name}", spec.get(name)) for name in LIMITS)),
+        weight=_count("spec.weight", spec.get("weight")) or 1,
         max_concurrent=_count("spec.maxConcurrent", spec.get("maxConcurrent")),
     )
 

@@ -182,7 +182,7 @@ class InferenceProxy:
         given = context.invocation_metadata()
         name = caller.name(context.peer())
         metadata = requests.forwarded_metadata(given, caller=name, has_role=self._has_role, salts=self._salts)
-        wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context))
+        wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context), flow=caller.flow)
         salt = requests.sent_salt(metadata)
         demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)
         call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)

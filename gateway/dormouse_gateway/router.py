@@ -16,6 +16,7 @@ from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.clients.keys import ANYBODY, Caller
 from dormouse_gateway.hold import refusals
+from dormouse_gateway.hold.shares import NOBODYS, Flow, Shares
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, Meant, parse_deployment, parse_slice
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.routing.built_in import PrefixAffinity
@@ -43,6 +44,7 @@ class Lease:
 
     ticket: Ticket
     router: Router
+    flow: Flow | None = None  # which it counts for
 
     @property
     def endpoint(self) -> Endpoint:
@@ -60,6 +62,8 @@ class Lease:
 
     def give_back(self) -> None:
         """End the request."""
+        if self.flow:
+            self.router.shares.end(self.endpoint.deployment, self.flow)
         self.router.give_back(self.ticket)
 
     def __enter__(self) -> Lease:
@@ -90,6 +94,7 @@ class Router:
         """
         self.catalogue = Catalogue(ShortNames(names, clock), ShortNames(names, clock))
         self.pool = EndpointPool(policy or PrefixAffinity(), clock)
+        self.shares = Shares(clock)
         self.activity = ActivityLog()
         self.is_synced = False  # set once by the program, when everything was listed
         self.on_change: Callable[[ObjectKey], None] = lambda _: (
@@ -203,10 +208,14 @@ class Router:
         tried: Mapping[EndpointId, int] = NOBODY,
         like: Endpoint | None = None,
         demand: Demand = NOTHING,
+        flow: Flow = NOBODYS,
     ) -> Lease | None:
         """Choose an endpoint that takes requests and, in view of `batch`, has room for one more; None if none is."""
         ticket = self.pool.acquire(key, need_ready=True, tried=tried, like=like, batch=batch, demand=demand)
-        return self._lease(ticket) if ticket else None
+        if ticket is None:
+            return None
+        self.shares.start(key, flow)
+        return self._lease(ticket, flow)
 
     def give_back(self, ticket: Ticket) -> None:
         """Take the end of a request; see `Lease`."""
@@ -231,10 +240,10 @@ class Router:
             self.on_endpoint(known.get(pod), self.pool.endpoint_of(pod))
         return bool(changed)
 
-    def _lease(self, ticket: Ticket) -> Lease:
+    def _lease(self, ticket: Ticket, flow: Flow | None = None) -> Lease:
         if ticket.affinity is not Affinity.NONE:
             self._on_choice(ticket.endpoint.deployment, ticket.affinity)
-        return Lease(ticket, self)
+        return Lease(ticket, self, flow)
 
     def _close(self, endpoints: Iterable[EndpointId]) -> None:
         for endpoint in endpoints:

@@ -12,6 +12,7 @@ from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_gateway.call import UNTRACED, Traces
+from dormouse_gateway.clients.counting import Counting
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.descriptors import limit, share
@@ -145,6 +146,11 @@ class Gateway:
         )
         control_rpc.add_GatewayControlServicer_to_server(self._activity, doors.control)
         return doors
+
+    @property
+    def counting(self) -> Counting:
+        """Return what keys with limits used here."""
+        return self._keys.counting
 
     def __repr__(self) -> str:
         """Show readiness and what is known."""

@@ -25,6 +25,7 @@ def create(
     requests_per_day: Annotated[int | None, typer.Option(min=1, help="Requests on a day of UTC.")] = None,
     tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens in any minute.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(min=1, help="Tokens on a day of UTC.")] = None,
+    weight: Annotated[int | None, typer.Option(min=1, max=100, help="Share beside other keys; default 1.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")] = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -36,6 +37,7 @@ def create(
         "requestsPerDay": requests_per_day,
         "tokensPerMinute": tokens_per_minute,
         "tokensPerDay": tokens_per_day,
+        "weight": weight,
         "maxConcurrent": max_concurrent,
     }
 

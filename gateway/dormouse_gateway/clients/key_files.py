@@ -31,6 +31,7 @@ class ApiKey:
     max_concurrent: int | None = None  # None = any number
     namespace: str = ""  # whose models an InferenceKey names; "" = of a file, which names those of all
     expires: datetime | None = None  # None = never
+    weight: int = 1  # among keys that use one model
 
     def __repr__(self) -> str:
         """Show what the key may do."""

@@ -68,4 +68,5 @@ def _to_key(given: InferenceKey) -> ApiKey:
         given.max_concurrent,
         namespace=given.namespace,
         expires=given.expires,
+        weight=given.weight,
     )

@@ -34,6 +34,7 @@ from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
 from dormouse_gateway.clients.key_objects import KeyObjects
 from dormouse_gateway.clients.salts import presented_key
 from dormouse_gateway.clients.tenure import Tenure
+from dormouse_gateway.hold.shares import NOBODYS, Flow
 from dormouse_gateway.model import Deployment
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
@@ -48,6 +49,11 @@ class Caller:
 
     key: ApiKey | None = None
     admission: Admission | None = None  # of a key with limits
+
+    @property
+    def flow(self) -> Flow:
+        """Return whose turn a request of the caller takes, and its weight."""
+        return Flow(self.key.name, self.key.weight) if self.key else NOBODYS
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:

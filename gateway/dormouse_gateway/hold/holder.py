@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
 from dormouse_gateway.hold.line import Held, HoldFull, HoldQueue, HoldSettings, WaitPolicy, WaitReason
+from dormouse_gateway.hold.shares import Flow
 from dormouse_gateway.hold.slept import Slept
 from dormouse_gateway.hold.wait import HoldTicket, Start
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
@@ -92,10 +93,13 @@ class Holder:
         cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
         """
         wait.is_held = False
-        if not self._queue.count(deployment.key):
-            lease = self._router.try_lease(deployment.key, self._batch(deployment), tried=tried, demand=demand)
-            if lease:
-                return lease
+        self._router.shares.arrive(deployment.key, wait.flow)
+        batch = self._batch(deployment)
+        lease = None
+        if self._is_next(deployment.key, wait.flow, batch):
+            lease = self._router.try_lease(deployment.key, batch, tried=tried, demand=demand, flow=wait.flow)
+        if lease:
+            return lease
         return await self._wait(deployment, self._request(deployment, wait, demand))
 
     async def lease_heir(
@@ -114,7 +118,7 @@ class Holder:
         there run something else.
         """
         wait.is_held = False
-        if lease := self._router.try_lease(deployment.key, None, tried=tried, like=like, demand=demand):
+        if lease := self._router.try_lease(deployment.key, None, tried=tried, like=like, demand=demand, flow=wait.flow):
             return lease
         request = self._request(deployment, wait, demand)
         request.like, request.tried = like, tried
@@ -165,7 +169,7 @@ class Holder:
             self._settle(key)
 
     def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> _Request:
-        return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand)
+        return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand, flow=wait.flow)
 
     def _enter(self, key: ObjectKey, request: _Request) -> tuple[Deployment, WaitPolicy]:
         """Put the request in line; return for what, as it is now. Raises CallError if it may not wait."""
@@ -178,10 +182,22 @@ class Holder:
             request.wait.start = Start.WARM if is_awake else self._slept.start(deployment)
         terms = self._terms(deployment, is_awake=is_awake)
         try:
-            self._queue.enter(request, terms, max_requests=deployment.max_held)
+            self._squeeze_in(request, terms, deployment)
         except HoldFull as error:
             raise refusals.hold_full(deployment, str(error)) from error
         return deployment, terms
+
+    def _squeeze_in(self, request: _Request, terms: WaitPolicy, deployment: Deployment) -> None:
+        """Put the request in line; of a full one, somebody of a key that takes more of it leaves. Raises HoldFull."""
+        try:
+            self._queue.enter(request, terms, max_requests=deployment.max_held)
+        except HoldFull as error:
+            other = self._queue.displaced_by(request)
+            if other is None:
+                raise
+            self._queue.leave(other)
+            self._refuse([other], refusals.hold_full(deployment, str(error)))
+            self._queue.enter(request, terms, max_requests=deployment.max_held)
 
     def _look_at(self, deployment: Deployment, terms: WaitPolicy, request: _Request) -> None:
         """Assign a worker if the request that came can have one: nothing changed for those who were there.
@@ -217,6 +233,8 @@ class Holder:
             if request.granted.cancelled():  # its client has just gone
                 self._queue.leave(request)
                 continue
+            if request.like is None and not self._may_start(request.key, request.flow, batch):
+                continue  # its key has what it may have while others use the model; their requests may go
             if request.want not in hopeless:
                 if self._grant_one(request, batch, now_s):
                     continue
@@ -233,7 +251,9 @@ class Holder:
         key, tried = request.key, request.tried
         if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
             tried = self._router.pool.silent(key, tried)
-        lease = self._router.try_lease(key, batch, tried=tried, like=request.like, demand=request.demand)
+        lease = self._router.try_lease(
+            key, batch, tried=tried, like=request.like, demand=request.demand, flow=request.flow
+        )
         if lease is None:
             return False
         if request.wait.start is not Start.WARM:
@@ -242,6 +262,17 @@ class Holder:
         self._queue.leave(request)
         request.granted.set_result(lease)
         return True
+
+    def _is_next(self, key: ObjectKey, flow: Flow, batch: WorkerCapacity) -> bool:
+        """Return whether a request that just came may go at once: those who wait, if any, may not because of shares."""
+        waiting = self._queue.flows(key)
+        if waiting is None or not self._may_start(key, flow, batch):
+            return False
+        return not any(self._may_start(key, other, batch) for other in waiting)
+
+    def _may_start(self, key: ObjectKey, flow: Flow, batch: WorkerCapacity) -> bool:
+        """Return whether a key may run one more, beside others that use the model."""
+        return self._router.shares.may_start(key, flow, lambda: batch.max_running * self._router.pool.num_ready(key))
 
     def _heirless(self, like: Endpoint) -> CallError | None:
         """Return why not to wait for a worker that will not come: those that are there run something else."""

@@ -1,12 +1,14 @@
 """Who waits for a worker, in which order, and for how long at most. Owns the waiting requests, and nothing that runs.
 
-One line per deployment, first in, first out. Everything here is synchronous and told the time: it decides, the caller
-acts. A line is in one *regime*, because a model that must wake and workers that are full are waited for differently;
-when the regime changes everyone in the line gets the whole time of the new one. So a line's requests are due in the
-order of their arrival, and only the first ever needs to be looked at.
+One line per deployment. Of one key requests leave in the order of their arrival; several keys take turns by weight, as
+in start-time fair queueing: each request begins, in a time that counts turns, when the one before of its key ends, or
+now. Everything here is synchronous and told the time: it decides, the caller acts. A line is in one *regime*, because a
+model that must wake and workers that are full are waited for differently; when the regime changes everyone in the line
+gets the whole time of the new one. So a line's requests are due in the order of their arrival, and only the first ever
+needs to be looked at.
 
-Some of a line want a particular worker. What the first of those who want the same cannot have, none of them can: so a
-look at the line costs a step for each want and for each that goes, however many wait.
+Some of a line want a particular worker. What the first of a key's who want the same cannot have, none of those can: so
+a look at the line costs a step for each want of each key and for each that goes, however many wait.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from dormouse_gateway.hold.shares import NOBODYS, Flow
 from dormouse_kube.reflector import ObjectKey
 
 
@@ -67,10 +70,19 @@ class Held:
     num_bytes: int
     arrived_s: float
     want: Hashable = field(default=None, kw_only=True)  # equal for those that the same workers will do for; None = any
+    flow: Flow = field(default=NOBODYS, kw_only=True)
+    turn: float = field(default=0.0, kw_only=True)  # when it begins, in turns
     place: int = field(default=0, kw_only=True)  # among all that ever waited
 
 
 H = TypeVar("H", bound=Held)
+
+
+class _Group(NamedTuple):
+    """Whom the same workers will do for, of one flow."""
+
+    want: Hashable
+    flow: str
 
 
 @dataclass(slots=True)
@@ -80,20 +92,26 @@ class _Line(Generic[H]):
     terms: WaitPolicy
     since_s: float  # when the regime began
     waiting: OrderedDict[H, None] = field(default_factory=OrderedDict)
-    groups: dict[Hashable, OrderedDict[H, None]] = field(default_factory=dict)  # the same by what they want
+    groups: dict[_Group, OrderedDict[H, None]] = field(default_factory=dict)  # the same by flow and want
+    ends: dict[str, float] = field(default_factory=dict)  # by flow, when its last one ends, in turns
+    now: float = 0.0  # in turns: when the last one that was let go, or refused, began
     num_bytes: int = 0
 
     def add(self, held: H) -> None:
         """Put it at the end."""
+        held.turn = max(self.now, self.ends.get(held.flow.name, 0.0))
+        self.ends[held.flow.name] = held.turn + 1 / held.flow.weight
         self.waiting[held] = None
-        self.groups.setdefault(held.want, OrderedDict())[held] = None
+        self.groups.setdefault(_group_of(held), OrderedDict())[held] = None
 
     def remove(self, held: H) -> None:
         """Take it out, wherever it is."""
-        group = self.groups[held.want]
+        group = self.groups[_group_of(held)]
+        if next(iter(group)) is held:
+            self.now = max(self.now, held.turn)
         del self.waiting[held], group[held]
         if not group:
-            del self.groups[held.want]
+            del self.groups[_group_of(held)]
 
     @property
     def first(self) -> H:
@@ -144,6 +162,27 @@ class HoldQueue(Generic[H]):
         line.add(held)
         self._count(line, 1, held.num_bytes)
 
+    def displaced_by(self, held: Held) -> H | None:
+        """Return who has to leave a full line for this one: the youngest of the flow that takes most of it; or nobody.
+
+        Nobody has to unless his flow still has more than this one's then, by weight.
+        """
+        line = self._lines.get(held.key)
+        groups = [group for name, group in line.groups.items() if name.want is None] if line else []
+        if not groups:
+            return None
+        most = max(groups, key=_load_of)
+        mine = next((len(group) for group in groups if next(iter(group)).flow.name == held.flow.name), 0)
+        return next(reversed(most)) if _load_of(most) > (mine + 1) / held.flow.weight else None
+
+    def flows(self, key: ObjectKey) -> set[Flow] | None:
+        """Return whose requests wait, if all of them take any worker; else None."""
+        line = self._lines.get(key)
+        groups = line.groups if line else {}
+        if any(name.want is not None for name in groups):
+            return None
+        return {next(iter(group)).flow for group in groups.values()}
+
     def leave(self, held: H) -> bool:
         """Take the request out, wherever in the line it is; False if it does not wait."""
         line = self._lines.get(held.key)
@@ -156,23 +195,23 @@ class HoldQueue(Generic[H]):
         return True
 
     def in_turn(self, key: ObjectKey, wants: Collection[Hashable] | None = None) -> Iterator[H]:
-        """Yield whose turn it is, first in first. Who stays in line then stays with all who want the same.
+        """Yield whose turn it is. Who stays in line then stays with all of its flow who want the same.
 
         With `wants`, only those who want one of these. Nobody else may come or go meanwhile.
         """
         line = self._lines.get(key)
         groups = line.groups if line else {}
-        asked = [(want, group) for want, group in groups.items() if wants is None or want in wants]
-        firsts = [(next(iter(group)).place, want) for want, group in asked]
-        heapq.heapify(firsts)  # places differ, so wants are never compared
+        asked = [(name, group) for name, group in groups.items() if wants is None or name.want in wants]
+        firsts = [(*_order_of(next(iter(group))), name) for name, group in asked]
+        heapq.heapify(firsts)  # places differ, so names are never compared
         while firsts:
-            place, want = firsts[0]
-            yield next(iter(groups[want]))
-            following = next(iter(groups.get(want, ())), None)
+            _, place, name = firsts[0]
+            yield next(iter(groups[name]))
+            following = next(iter(groups.get(name, ())), None)
             if following is None or following.place == place:
                 heapq.heappop(firsts)
             else:
-                heapq.heapreplace(firsts, (following.place, want))
+                heapq.heapreplace(firsts, (*_order_of(following), name))
 
     def turn(self, key: ObjectKey, terms: WaitPolicy, now_s: float) -> None:
         """Have the line wait under these terms. Another regime gives everyone the whole time; safe if nobody waits."""
@@ -249,6 +288,18 @@ class HoldQueue(Generic[H]):
         line.num_bytes += num_bytes
         self._num_requests += num_requests
         self._num_bytes += num_bytes
+
+
+def _group_of(held: Held) -> _Group:
+    return _Group(held.want, held.flow.name)
+
+
+def _load_of(group: OrderedDict[H, None]) -> float:
+    return len(group) / next(iter(group)).flow.weight
+
+
+def _order_of(held: Held) -> tuple[float, int]:
+    return held.turn, held.place
 
 
 def _bytes(num_bytes: int, held: Held) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from dormouse_gateway.hold.shares import NOBODYS, Flow
 
 
 class Start(StrEnum):
@@ -30,6 +32,7 @@ class HoldTicket:
 
     num_bytes: int
     deadline_s: float  # on the holder's clock
+    flow: Flow = field(default=NOBODYS, kw_only=True)
     on_held: OnHeld = _tell_nobody  # called once it must wait, with the seconds that it may be held at most
     start: Start = Start.WARM
     is_held: bool = False  # whether `on_held` was called for the worker that was asked for last

@@ -109,6 +109,10 @@ class EndpointPool:
         """Return whether any endpoint takes requests, full ones and those with an open breaker included."""
         return any(slot.is_ready for slot in self._slots_of(deployment))
 
+    def num_ready(self, deployment: ObjectKey) -> int:
+        """Return how many endpoints take requests."""
+        return sum(slot.is_ready for slot in self._slots_of(deployment))
+
     def probe_in_s(self, deployment: ObjectKey) -> float | None:
         """Return when the first open breaker of a ready endpoint will let one in; None if no breaker is open."""
         now_s = self.clock()
