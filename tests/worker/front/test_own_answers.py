@@ -11,7 +11,7 @@ from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import Script
-from tests.worker.front.answers.test_response_templates import TEMPLATES
+from tests.worker.front.answers.response_corpus import TEMPLATES
 from tests.worker.front.test_answer_parts import chat, told
 
 TEMPLATE = "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfor %}A:<t>"
