@@ -65,9 +65,8 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -n 2 -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
-	$(PY) -m pytest -n 2 -m "not cluster and not gpu" tests/operator_ $(PURE:%=--cov=dormouse_operator.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(PY) -m pytest tests/worker/engine --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(PY) -m pytest -n 2 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(PY) -m pytest -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
