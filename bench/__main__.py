@@ -23,6 +23,7 @@
     speculation drafts beside none on a real chat model, and what proposing takes
     tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
+    platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
@@ -48,6 +49,7 @@ from bench import (
     kernels,
     latency,
     memory,
+    platform,
     pools,
     prefix,
     quantized,
@@ -77,6 +79,7 @@ BENCHMARKS: dict[str, Measure] = {
     "serve": serve.measure,
     "sleep": sleep.measure,
     "gateway": gateway.measure,
+    "platform": platform.measure,
     "coldstart": coldstart.measure,
     "groups": groups.measure,
     "structured": structured.measure,

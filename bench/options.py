@@ -23,7 +23,7 @@ OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of it
 LINE_CHARS = 120
 FILES = {"tenants": "platform"}  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
-    {"quantized", "serve", "speculation", "tenants"}
+    {"platform", "quantized", "serve", "speculation", "tenants"}
 )  # in parts: rows that a run does not have stay in the file
 
 

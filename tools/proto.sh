@@ -11,5 +11,5 @@ generate() { # FILE…: as the code will import them, seen from the current fold
     --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. "$@"
 }
 
-(cd api && generate dormouse_api/v1/*.proto)
+(cd api && generate dormouse_api/v1/*.proto dormouse_api/foreign/*.proto)
 generate localkube/gpus/*.proto

@@ -16,7 +16,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection
 CONTROL_PORT = 50052  # workers: WorkerControl; gateway: GatewayControl
-HTTP_PORT = 8000  # gateway: the OpenAI-compatible API
+HTTP_PORT = 8000  # gateway, and workers behind others' gateways: the OpenAI-compatible API
+PICKER_PORT = 9002  # gateway, where it is switched on: envoy.service.ext_proc.v3.ExternalProcessor
 METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 

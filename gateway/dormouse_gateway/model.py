@@ -6,9 +6,9 @@ Both are parsed once from what the API server says; everything else in the gatew
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dormouse_api.names import DEFAULT_MAX_NUM_SEQS, INFERENCE_PORT
 from dormouse_api.short_names import Said, said_of
@@ -16,7 +16,7 @@ from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
 
 LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service has its deployment's name
-_GRPC_PORT_NAME = "grpc"
+_GRPC_PORT_NAME, _HTTP_PORT_NAME = "grpc", "http"
 _ANNOUNCING = "Announcing"  # state of an adapter in the status
 _LEVEL = re.compile(r"at level ([123])")  # in the message of the condition Asleep
 
@@ -39,6 +39,7 @@ class Deployment:
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
+    has_http: bool = False  # spec.serving.inferencePool: its workers also serve HTTP, behind others' gateways
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
     # names of the LoRA adapters that its workers serve beside the base, and since when (RFC 3339) each has been there
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -80,7 +81,17 @@ class Endpoint:
     ready: bool  # as the pod's condition Ready, which includes our readiness gate: it may be given Generate
     revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
     model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+    http_port: int = 0  # where it serves HTTP to who was let in by a gateway; 0 = nowhere
     openings: int = field(default=0, compare=False)  # how often the worker told that it takes requests again
+
+    @property
+    def http_address(self) -> str:
+        """Return host:port of its HTTP API."""
+        return f"{self.id.address.rpartition(':')[0]}:{self.http_port}"
+
+    def serves_http(self, allowed: frozenset[str] | None) -> bool:
+        """Return whether it serves HTTP, at one of the allowed addresses; None = at any."""
+        return bool(self.http_port) and (allowed is None or self.http_address in allowed)
 
     def runs_the_same(self, other: Endpoint) -> bool:
         """Return whether one's streams may go on at the other: same revision and, as far as it is known, same files.
@@ -117,6 +128,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
+        has_http=bool((spec.get("serving") or {}).get("inferencePool")),
         sleep_level=int(level[1]) if level else 0,
         adapters=_adapters(obj),
     )
@@ -129,21 +141,35 @@ def parse_slice(obj: Resource) -> tuple[ObjectKey, tuple[Endpoint, ...]]:
     """
     metadata = obj["metadata"]
     deployment = ObjectKey(metadata["namespace"], metadata["labels"][LABEL_SERVICE])
-    port = _grpc_port(obj.get("ports") or ())
-    told = (_endpoint(deployment, item, port) for item in obj.get("endpoints") or ())
+    ports = _Ports.of(obj.get("ports") or ())
+    told = (_endpoint(deployment, item, ports) for item in obj.get("endpoints") or ())
     return deployment, tuple(endpoint for endpoint in told if endpoint)
 
 
-def _endpoint(deployment: ObjectKey, item: Mapping[str, Any], port: int) -> Endpoint | None:
+class _Ports(NamedTuple):
+    """Where the endpoints of a slice listen."""
+
+    grpc: int
+    http: int  # 0 = nowhere
+
+    @classmethod
+    def of(cls, ports: Iterable[Mapping[str, Any]]) -> _Ports:
+        """Return the ports by their names; without a name for it, gRPC is where workers have it by default."""
+        named = {port.get("name"): int(port["port"]) for port in ports if port.get("port")}
+        return cls(named.get(_GRPC_PORT_NAME, INFERENCE_PORT), named.get(_HTTP_PORT_NAME, 0))
+
+
+def _endpoint(deployment: ObjectKey, item: Mapping[str, Any], ports: _Ports) -> Endpoint | None:
     """Read one endpoint of a slice; None if it is no pod, or is on its way out."""
     conditions, pod = item.get("conditions") or {}, item.get("targetRef") or {}
     if conditions.get("terminating") or pod.get("kind") != "Pod" or not pod.get("uid") or not item["addresses"]:
         return None
     return Endpoint(
-        id=EndpointId(pod["uid"], _host_port(item["addresses"][0], port)),
+        id=EndpointId(pod["uid"], _host_port(item["addresses"][0], ports.grpc)),
         pod=ObjectKey(deployment.namespace, pod["name"]),
         deployment=deployment,
         ready=conditions.get("ready") is not False,  # nothing said means ready
+        http_port=ports.http,
     )
 
 
@@ -174,12 +200,8 @@ def _condition(conditions: Any, wanted: str) -> Mapping[str, Any]:
     return next((condition for condition in conditions if condition["type"] == wanted), {})
 
 
-def _grpc_port(ports: Any) -> int:
-    """Return the port called grpc, else the one that workers have by default."""
-    named = [port["port"] for port in ports if port.get("name") == _GRPC_PORT_NAME and port.get("port")]
-    return int(named[0]) if named else INFERENCE_PORT
-
-
 def _host_port(address: str, port: int) -> str:
+    if address.startswith("/"):
+        return f"unix:{address}"
     host = f"[{address}]" if ":" in address else address
     return f"{host}:{port}"

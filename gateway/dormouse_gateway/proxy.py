@@ -48,6 +48,7 @@ Context = Any  # aio.ServicerContext, whose stubs lack abort_with_status
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 
 Admit = Callable[[Any], AbstractAsyncContextManager[Caller]]  # metadata → who calls, as long as the request runs
+Forward = Callable[..., requests.Metadata]  # metadata, `caller` by name → what its worker is told
 
 
 @dataclass(slots=True)
@@ -75,20 +76,23 @@ class InferenceProxy:
         has_role: bool = False,
         keys: Keyring | None = None,
         salts: Salts | None = None,
+        forward: Forward | None = None,
         default_deadline_s: float = 600.0,
         rng: random.Random | None = None,
         traces: Traces = UNTRACED,
         images: ImageRoom | None = None,
     ) -> None:
-        """Take whether its channels prove the role, the clients' keys, the deadline of requests that bring none."""
+        """Take whether its channels prove the role, the clients' keys, the deadline of requests that bring none.
+
+        What workers are told of a caller is made with the salts, or by `forward` in their place.
+        """
         self._router = router
         self._channels = channels
         self._metrics = metrics
         self._mover = migrator
         self._holder = holder
-        self._has_role = has_role
         self._keys = keys or Keyring()
-        self._salts = salts or Salts()
+        self._forward = forward or partial(requests.forwarded_metadata, has_role=has_role, salts=salts or Salts())
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
         self._clock = migrator.clock
@@ -180,8 +184,7 @@ class InferenceProxy:
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=meant.worker_name, rng=self._rng)
         given = context.invocation_metadata()
-        name = caller.name(context.peer())
-        metadata = requests.forwarded_metadata(given, caller=name, has_role=self._has_role, salts=self._salts)
+        metadata = self._forward(given, caller=caller.name(context.peer()))
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context), flow=caller.flow)
         salt = requests.sent_salt(metadata)
         demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)

@@ -8,6 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from starlette.applications import Starlette
+
 from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
@@ -29,6 +31,8 @@ from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.fetching import ImageFetcher
 from dormouse_gateway.openai.generating import Generating
+from dormouse_gateway.picker.door import PickerDoor
+from dormouse_gateway.picker.service import Core, EndpointPicker, Limits, Proofs
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.seeds import Seeds
@@ -62,6 +66,7 @@ class Ports:
     control: int
     http: int
     openai: int
+    picker: int | None = None  # None = Envoy cannot ask
 
 
 class Gateway:
@@ -105,7 +110,9 @@ class Gateway:
         self._proxy = self._make_proxy(seeds, rng, traces)
         self._grpc = self._make_grpc(seeds)
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready, pulse=Pulse())
-        self._openai = self._openai_door(self._proxy)
+        app = self._make_app(self._proxy)
+        self._openai = self._openai_door(app)
+        self._picker = None if settings.picker_port is None else self._make_picker(app, seeds)
         self._reflectors = self._watches(api)
         self._follow()
 
@@ -125,7 +132,7 @@ class Gateway:
             migrator=self.migrator,
             has_role=bool(seeds.gateway),
             keys=self._keys,
-            salts=Salts(seeds.gateway[0] if seeds.gateway else ""),
+            salts=_salts(seeds),
             default_deadline_s=self._settings.default_deadline_s,
             rng=rng,
             traces=traces,
@@ -165,6 +172,7 @@ class Gateway:
             self._grpc.add_control_port(),
             await self._http.start(host, self._settings.metrics_port),
             await self._openai.start(host, self._settings.http_port),
+            await self._picker.start(host, self._settings.picker_port or 0) if self._picker else None,
         )
         await self._grpc.start()
         _LOG.info("listening: %s", ports)
@@ -195,12 +203,16 @@ class Gateway:
             self.router.is_synced = True
             self._is_ready = True
             await self._grpc.tell(is_serving=True)
+            if self._picker:
+                await self._picker.tell(is_serving=True)
             _LOG.info("serving %d models", len(self.router.catalogue))
 
     async def _end(self, watching: asyncio.Task[None]) -> None:
         """Say that we go, let clients notice, let running requests end, close everything."""
         self._is_ready = False
         await self._grpc.say_that_it_ends()
+        if self._picker:
+            await self._picker.say_that_it_ends()
         _LOG.info("ending: %d requests are running, %d held", self.router.pool.in_flight().total(), len(self.holder))
         await asyncio.sleep(self._settings.lame_duck_s)
         await self._drain(self._settings.drain_timeout_s - await self._until_clients_left())
@@ -219,28 +231,45 @@ class Gateway:
     async def _until_clients_left(self) -> float:
         """Serve on until nobody calls any more; return how many seconds that took."""
         timeout_s = min(LATEST_S, self._settings.drain_timeout_s / 2) if self._settings.lame_duck_s else 0.0
-        return await until_quiet(lambda: self._proxy.num_taken, timeout_s=timeout_s)
+        return await until_quiet(self._num_taken, timeout_s=timeout_s)
+
+    @property
+    def picker_taken(self) -> int:
+        """Return about how many requests Envoy asked so far."""
+        return self._picker.num_taken if self._picker else 0
+
+    def _num_taken(self) -> int:
+        return self._proxy.num_taken + self.picker_taken
 
     async def _drain(self, timeout_s: float) -> None:
         """Take nothing new and let what is here end; what is still held shortly before the end is handed back."""
         last_call_s = max(0.0, timeout_s - min(_HAND_BACK_S, timeout_s / 4))
         handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
-        await asyncio.gather(self._grpc.inference.stop(timeout_s), self._openai.stop(timeout_s))
+        pickers = [self._picker.stop(timeout_s)] if self._picker else []
+        await asyncio.gather(self._grpc.inference.stop(timeout_s), self._openai.stop(timeout_s), *pickers)
         handle.cancel()
 
-    def _openai_door(self, proxy: InferenceProxy) -> OpenAIDoor:
-        timeout_s = self._settings.http_timeout_s
+    def _make_app(self, proxy: InferenceProxy) -> Starlette:
         generating = Generating(
             proxy.serve,
             self._keys,
-            timeout_s,
+            self._settings.http_timeout_s,
             waiting_s=_WAITING_S,
             images=proxy.images,
             fetcher=ImageFetcher(self._settings.image_hosts),
         )
-        app = make_app(self.router, generating, self.metrics.responded)
+        return make_app(self.router, generating, self.metrics.responded)
+
+    def _openai_door(self, app: Starlette) -> OpenAIDoor:
         tls = self._identity.context if self._identity else None
+        timeout_s = self._settings.http_timeout_s
         return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._shares.http, tls=tls)
+
+    def _make_picker(self, app: Starlette, seeds: Seeds) -> PickerDoor:
+        core = Core(router=self.router, holder=self.holder, keys=self._keys, metrics=self.metrics, app=app)
+        limits = Limits(self._settings.http_timeout_s, self._settings.default_deadline_s)
+        picker = EndpointPicker(core, Proofs(seeds.tickets(), _salts(seeds)), limits)
+        return PickerDoor(picker, self._identity, max_calls=self._shares.http)
 
     def _watch_files(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the clients' keys and the certificate, where there are files of them."""
@@ -278,3 +307,7 @@ class Gateway:
         self.evictions.note(was, now)
         for endpoint in filter(None, (was, now)):
             self.loads.on_pod(endpoint.pod)
+
+
+def _salts(seeds: Seeds) -> Salts:
+    return Salts(seeds.gateway[0] if seeds.gateway else "")

@@ -51,6 +51,9 @@ class Settings:
     control_port: int = CONTROL_PORT
     metrics_port: int = METRICS_PORT
     http_port: int = HTTP_PORT
+    # DORMOUSE_PICKER_PORT: where Envoy asks which worker gets a request (docs/how-to/envoy.md); chart: 9002. None = it
+    # cannot ask.
+    picker_port: int | None = None
     # DORMOUSE_API_KEYS_DIR: one file for each client's key (see keys.py). None = everybody may call everything. Read
     # again when the files change; at the start a bad one stops the program.
     api_keys_dir: Path | None = None
@@ -152,6 +155,7 @@ class Settings:
             control_port=read.port("DORMOUSE_CONTROL_PORT", cls.control_port),
             metrics_port=read.port("DORMOUSE_METRICS_PORT", cls.metrics_port),
             http_port=read.port("DORMOUSE_HTTP_PORT", cls.http_port),
+            picker_port=read.port_or_none("DORMOUSE_PICKER_PORT"),
             api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
             require_api_keys=read.boolean("DORMOUSE_REQUIRE_API_KEYS", default=cls.require_api_keys),
             num_gateways=read.number("DORMOUSE_GATEWAYS", cls.num_gateways, least=1, most=10_000),
@@ -217,6 +221,10 @@ class _Reader:
     def port(self, name: str, default: int) -> int:
         """Return a port from 0 to 65535."""
         return self.number(name, default, most=65535)
+
+    def port_or_none(self, name: str) -> int | None:
+        """Return a port as above, None if none is given."""
+        return self.port(name, 0) if name in self.given else None
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = _MANY) -> int:
         """Return a whole number from `least` to `most`."""

@@ -14,11 +14,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -35,7 +35,7 @@ from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.calls import ask
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.generating import Generating
-from dormouse_gateway.proxy import InferenceProxy
+from dormouse_gateway.proxy import Forward, InferenceProxy
 from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, hold_settings
 from dormouse_gateway.telemetry.metrics import Metrics
@@ -54,24 +54,46 @@ _TO_TRY = {  # by the tasks of models that make no text
 _LAST_WORDS_S = 1.0  # for what the worker said last, once it has ended
 
 
+class Trust(NamedTuple):
+    """Whom a door lets in, and what it tells its worker of him; None = nothing but the trace."""
+
+    keys: Keyring = Keyring()
+    forward: Forward | None = None
+
+
 class Door:
     """The API of one worker. Use: start, then stop. Needs a running event loop."""
 
-    def __init__(self, names: Sequence[str], worker: tuple[str, int], adapters: Sequence[str] = ()) -> None:
-        """Take the names of the worker's model and of its adapters, and where the worker listens, or will."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        worker: tuple[str, int],
+        adapters: Sequence[str] = (),
+        *,
+        trust: Trust | None = None,
+        hold_s: int | None = None,
+        make_router: Callable[..., Router] = Router,
+    ) -> None:
+        """Take the names of the worker's model and of its adapters, and where the worker listens, or will.
+
+        Whom it lets in, and what it tells the worker of him, says `trust`; without it all, and nothing. Requests wait
+        for the worker for `hold_s`, or as long as before any.
+        """
         settings = Settings()
         self.names = names
         self._adapters = adapters
         self.ready = asyncio.Event()
         with patient_threads():
             self._channels = Channels()
-        self.router = Router(on_close=self._channels.discard)
+        self.router = make_router(on_close=self._channels.discard)
         self._loads = LoadWatch(self.router, self._channels)
         self._holder = Holder(self.router, hold_settings(settings))
         self._departures = Evictions(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         migrator = Migrator(settings.moving, self._departures)
-        self._proxy = InferenceProxy(self.router, self._channels, Metrics(), self._holder, migrator=migrator)
-        keys = Keyring()
+        keys, forward = trust or Trust()
+        self._proxy = InferenceProxy(
+            self.router, self._channels, Metrics(), self._holder, migrator=migrator, keys=keys, forward=forward
+        )
         generating = Generating(
             self._proxy.serve, keys, settings.http_timeout_s, waiting_s=_WAITING_S, images=self._proxy.images
         )
@@ -79,6 +101,7 @@ class Door:
         app = make_app(self.router, generating)
         self._openai = OpenAIDoor(app, timeout_s=settings.http_timeout_s, max_connections=most, tls=None)
         self._worker = worker
+        self._lifecycle = {} if hold_s is None else {"holdTimeoutSeconds": hold_s}
 
     async def start(self, listener: socket.socket) -> None:
         """Serve on a bound socket, and begin to look for the worker."""
@@ -93,7 +116,8 @@ class Door:
         for number, name in enumerate(self.names):
             key, pod = ObjectKey(NAMESPACE, f"model-{number}"), ObjectKey(NAMESPACE, f"worker-{number}")
             adapters = () if number else self._adapters
-            self.router.on_deployment(key, deployment(key, name, pod, adapters))
+            made = deployment(key, name, pod, adapters)
+            self.router.on_deployment(key, {**made, "spec": {**made["spec"], "lifecycle": self._lifecycle}})
             self.router.on_slice(pod, worker_slice(pod, key, self._worker))
             self._loads.on_pod(pod)
         self.router.is_synced = True

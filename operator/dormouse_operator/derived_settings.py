@@ -18,6 +18,7 @@ def release_of(settings: Settings, seeds: Seeds) -> Release:
         agreement_timeout_s=settings.agreement_seconds,
         operator_keys=seeds.operator_keys,
         seals=seeds.seals,
+        picker=settings.picker,
         arrows=settings.arrows,
     )
 
@@ -30,6 +31,7 @@ def worker_defaults(settings: Settings, seeds: Seeds) -> WorkerDefaults:
         gateway_key=seeds.gateway_key,
         node_loss_s=settings.node_loss_seconds,
         environment=settings.tracing,
+        http_image=settings.gateway_image,
         image_pull_secrets=settings.worker_image_pull_secrets,
     )
 

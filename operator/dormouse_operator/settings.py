@@ -12,7 +12,7 @@ from dormouse_api import __version__, tracing
 from dormouse_api.short_names import GRACE_S, NameRules, Scope
 from dormouse_operator.decide.renewal import LEAST_LIFETIME_S
 from dormouse_operator.logs import LogFormat
-from dormouse_operator.model import Arrows
+from dormouse_operator.model import Arrows, Picker
 from dormouse_operator.parse import SpecError, parse_arrows
 
 _MAX_BYTES = 2**50
@@ -30,6 +30,9 @@ class Settings:
 
     watch_namespaces: tuple[str, ...]  # DORMOUSE_WATCH_NAMESPACES, comma list; none = the whole cluster
     worker_image: str  # DORMOUSE_WORKER_IMAGE: for deployments that name none
+    gateway_image: str  # DORMOUSE_GATEWAY_IMAGE: for the HTTP API of pods with spec.serving.inferencePool
+    # DORMOUSE_PICKER: SERVICE:PORT in the release's namespace, where Envoys ask for endpoints; empty = nowhere
+    picker: Picker | None
     worker_image_pull_policy: str  # DORMOUSE_WORKER_IMAGE_PULL_POLICY: Always, IfNotPresent or Never
     # DORMOUSE_WORKER_IMAGE_PULL_SECRETS, comma list: in each pod's namespace
     worker_image_pull_secrets: tuple[str, ...]
@@ -75,6 +78,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
     return Settings(
         watch_namespaces=_list(env, "WATCH_NAMESPACES"),
         worker_image=_text(env, "WORKER_IMAGE", f"ghcr.io/dormouse/worker:{__version__}"),
+        gateway_image=_text(env, "GATEWAY_IMAGE", f"ghcr.io/dormouse/gateway:{__version__}"),
+        picker=_picker(env),
         worker_image_pull_policy=_choice(env, "WORKER_IMAGE_PULL_POLICY", ("IfNotPresent", "Always", "Never")),
         worker_image_pull_secrets=_names(env, "WORKER_IMAGE_PULL_SECRETS"),
         namespace=_text(env, "NAMESPACE", "default"),
@@ -128,6 +133,12 @@ def _arrows(env: Mapping[str, str]) -> Arrows | None:
         return parse_arrows(_text(env, "NETWORK_POLICY", ""))
     except SpecError as error:
         raise SettingsError(f"DORMOUSE_NETWORK_POLICY: {error}; see docs/install.md, networkPolicy") from error
+
+
+def _picker(env: Mapping[str, str]) -> Picker | None:
+    """Return where the picker is, None for nowhere."""
+    service, _, port = _host_port(env, "PICKER").rpartition(":")
+    return Picker(service, _text(env, "NAMESPACE", "default"), int(port)) if service else None
 
 
 def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

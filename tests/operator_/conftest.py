@@ -23,7 +23,7 @@ from dormouse_operator.decide.situation import Situation
 from dormouse_operator.errors import NotLeading
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
-from dormouse_operator.model import AdaptersKey, Arrows, Key, WorkerState
+from dormouse_operator.model import AdaptersKey, Arrows, Key, Picker, WorkerState
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.observer import Observer
@@ -83,6 +83,7 @@ class Rig:
     pause_s: float = 3.0  # between passes: nothing is put off
     host_limit_bytes: int = 2**50  # of copies of sleeping models, per node
     arrows: Arrows | None = None  # what the release lets workers connect to
+    picker: Picker | None = None  # where other people's gateways ask
     marked: list[Key] = field(default_factory=list)  # who is to be looked at for lack of host memory
 
     def __post_init__(self) -> None:
@@ -103,6 +104,7 @@ class Rig:
             operator_keys=self.operator_keys,
             seals=Seals(self.seeds),
             arrows=self.arrows,
+            picker=self.picker,
         )
         observer = Observer(
             self.kube,

@@ -25,7 +25,7 @@ Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest | pb.DecideReques
 Request = pb.GenerateRequest | Whole | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-_FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
+FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def forwarded_metadata(given: Any, *, caller: str, has_role: bool, salts: Salts)
     no role sends no name and no salt: workers take them from gateways only. Raises CallError INVALID_ARGUMENT if the
     client presents more than one API key.
     """
-    kept = tuple((key, value) for key, value in given or () if key in _FORWARDED)
+    kept = tuple((key, value) for key, value in given or () if key in FORWARDED)
     salt = salts.salt(given)
     if not has_role:
         return kept

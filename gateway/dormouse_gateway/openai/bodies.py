@@ -23,10 +23,15 @@ class ClientGone(Exception):
     """Nobody waits for the answer."""
 
 
+def check_type(content_type: str | None) -> None:
+    """Raise ApiError for what is said to be no JSON."""
+    if (content_type or "").partition(";")[0].strip().lower() != _JSON:
+        raise ApiError(415, f"content-type is {content_type!r}; allowed: {_JSON}")
+
+
 async def read_bytes(request: Request, timeout_s: float, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return the body. Raises ApiError for what is no JSON, too large or too slow; ClientGone."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-        raise ApiError(415, f"content-type is {request.headers.get('content-type')!r}; allowed: {_JSON}")
+    check_type(request.headers.get("content-type"))
     _check_size(told_size(request), max_bytes)
     body = bytearray()
     try:

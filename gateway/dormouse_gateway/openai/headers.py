@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from dormouse_api.limits import MAX_REQUEST_ID_CHARS
+from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER, METADATA_TICKET
 from dormouse_gateway.clients.requests import Metadata
 from dormouse_gateway.openai.errors import ApiError
 
@@ -13,6 +14,7 @@ MAX_HEADER_BYTES = 16 << 10
 REQUEST_ID = "x-request-id"
 ANTHROPICS_ID = "request-id"  # where Anthropic's clients look for it
 _ANTHROPICS_KEY = "x-api-key"
+_DECIDING = ("authorization", METADATA_TICKET, METADATA_CALLER, METADATA_CACHE_SALT)
 _TRACE = {  # W3C trace context: what is malformed is not passed on, as the standard wants it
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?"),
     "tracestate": re.compile(r"[ -~]{1,512}"),
@@ -37,7 +39,10 @@ def check_framing(headers: Headers) -> None:
 
 
 def to_metadata(headers: Headers) -> Metadata:
-    """Return the key (which decides about rights and cached prefixes, and goes no further) and the trace context."""
+    """Return the key (which decides about rights and cached prefixes, and goes no further) and the trace context.
+
+    And what only a gateway may say, to who can tell whether it was one: see `beside`.
+    """
     decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
     named = [
         ("authorization", f"Bearer {value}") if name == _ANTHROPICS_KEY else (name, value) for name, value in decoded
@@ -45,7 +50,7 @@ def to_metadata(headers: Headers) -> Metadata:
     return tuple(
         (name, value)
         for name, value in dict.fromkeys(named)  # one key that is sent in both ways is one
-        if name == "authorization" or (name in _TRACE and _TRACE[name].fullmatch(value))
+        if name in _DECIDING or (name in _TRACE and _TRACE[name].fullmatch(value))
     )
 
 

@@ -30,12 +30,14 @@ def slice_of(pod: Resource) -> dict[str, Any] | None:
     is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
     is_leaving = "deletionTimestamp" in metadata
     place = {"name": metadata["name"], "namespace": metadata["namespace"]}
-    ports = [port for container in pod["spec"].get("containers") or () for port in container.get("ports") or ()]
+    ports = [port for container in _containers(pod["spec"]) for port in container.get("ports") or ()]
     return {
         "metadata": {**place, "labels": {**_deployment(labels), LABEL_SERVICE: labels[LABEL_DEPLOYMENT]}},
         "addressType": "FQDN",
         "ports": [
-            {"name": port["name"], "port": port["containerPort"]} for port in ports if port.get("name") == "grpc"
+            {"name": port["name"], "port": port["containerPort"]}
+            for port in ports
+            if port.get("name") in {"grpc", "http"}
         ],
         "endpoints": [
             {
@@ -45,6 +47,10 @@ def slice_of(pod: Resource) -> dict[str, Any] | None:
             }
         ],
     }
+
+
+def _containers(spec: Resource) -> list[Any]:
+    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
 
 
 def own_pod(pod: Resource) -> dict[str, str]:

@@ -220,9 +220,12 @@ def pod(
     ready: bool = True,
     revision: str = "r1",
     uid: str = "",
+    http_port: int = 0,
 ) -> dict[str, Any]:
     """Return a running worker pod that answers at this address; without a UID the API server gives it one."""
     host, _, port = address.rpartition(":")
+    ports = [{"name": "grpc", "containerPort": int(port)}]
+    ports += [{"name": "http", "containerPort": http_port}] if http_port else []
     return {
         "metadata": {
             **({"uid": uid} if uid else {}),
@@ -230,7 +233,7 @@ def pod(
             "namespace": NAMESPACE,
             "labels": {LABEL_DEPLOYMENT: deployment, LABEL_REVISION: revision},
         },
-        "spec": {"containers": [{"name": "worker", "ports": [{"name": "grpc", "containerPort": int(port)}]}]},
+        "spec": {"containers": [{"name": "worker", "ports": ports}]},
         "status": {
             "phase": "Running",
             "podIP": host,

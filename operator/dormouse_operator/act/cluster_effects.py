@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import assert_never
 
 from dormouse_api.names import ANNOTATION_SEAL
-from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS, SERVICES, Kind
+from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, INFERENCE_POOLS, NETWORK_POLICIES, PODS, SERVICES, Kind
 from dormouse_kube.errors import Conflict
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.decide.actions import (
     ApplyDisruptionBudget,
+    ApplyInferencePool,
     ApplyNetworkPolicy,
     ApplyRanksService,
     ApplyService,
@@ -19,6 +21,7 @@ from dormouse_operator.decide.actions import (
     CreateFollower,
     CreatePod,
     DeleteDisruptionBudget,
+    DeleteInferencePool,
     DeleteNetworkPolicy,
     DeletePod,
     Relabel,
@@ -39,8 +42,10 @@ from dormouse_operator.manifests import (
     gate_manifest,
     memory_manifest,
     on_slot,
+    picker_service_manifest,
     pod_manifest,
     policy_manifest,
+    pool_manifest,
     ranks_service_manifest,
     revision_manifest,
     service_manifest,
@@ -50,6 +55,11 @@ from dormouse_operator.model.pools import Replica
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 _MEMORY_MANAGER = f"{FIELD_MANAGER}-memory"
+_DELETED: Mapping[type, Kind] = {
+    DeleteDisruptionBudget: DISRUPTION_BUDGETS,
+    DeleteNetworkPolicy: NETWORK_POLICIES,
+    DeleteInferencePool: INFERENCE_POOLS,
+}
 
 
 class ClusterEffects:
@@ -69,10 +79,10 @@ class ClusterEffects:
             case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | ApplyNetworkPolicy():
                 kind, manifest = _child(situation, action)
                 await self._kube.apply(kind, manifest, field_manager=FIELD_MANAGER)
-            case DeleteDisruptionBudget(uid):
-                await self._kube.delete(DISRUPTION_BUDGETS, *deployment.key, uid=uid)
-            case DeleteNetworkPolicy(uid):
-                await self._kube.delete(NETWORK_POLICIES, *deployment.key, uid=uid)
+            case DeleteDisruptionBudget(uid) | DeleteNetworkPolicy(uid) | DeleteInferencePool(uid):
+                await self._kube.delete(_DELETED[type(action)], *deployment.key, uid=uid)
+            case ApplyInferencePool():
+                await self._apply_pool(situation)
             case CreatePod(index):
                 await self._create_pod(situation, index)
             case CreateFollower(leader, ordinal):
@@ -90,6 +100,14 @@ class ClusterEffects:
                 await self._kube.apply(PODS, gate, field_manager=FIELD_MANAGER, subresource="status")
             case _:
                 assert_never(action)
+
+    async def _apply_pool(self, situation: Situation) -> None:
+        """Make the way to the picker, then the pool that names it."""
+        deployment, picker = situation.deployment, situation.release.picker
+        assert picker, "planned only with a picker"
+        if service := picker_service_manifest(deployment, picker):
+            await self._kube.apply(SERVICES, service, field_manager=FIELD_MANAGER)
+        await self._kube.apply(INFERENCE_POOLS, pool_manifest(deployment, picker), field_manager=FIELD_MANAGER)
 
     async def delete_drained(self, situation: Situation, pod: Pod) -> None:
         """Delete a pod whose requests have ended or had their time."""

@@ -46,6 +46,18 @@ class DeleteNetworkPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyInferencePool:
+    """Make the InferencePool, and the Service that leads to the picker, what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteInferencePool:
+    """Delete exactly this InferencePool."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePod:
     """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
@@ -165,6 +177,8 @@ ClusterAction = (
     | DeleteDisruptionBudget
     | ApplyNetworkPolicy
     | DeleteNetworkPolicy
+    | ApplyInferencePool
+    | DeleteInferencePool
     | CreatePod
     | CreateFollower
     | DeletePod
@@ -181,7 +195,9 @@ def pods_of(action: Action) -> tuple[Pod, ...]:
     match action:
         case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | DeleteDisruptionBudget():
             return ()
-        case ApplyNetworkPolicy() | DeleteNetworkPolicy() | CreatePod() | CreateFollower():
+        case ApplyNetworkPolicy() | DeleteNetworkPolicy() | ApplyInferencePool() | DeleteInferencePool():
+            return ()
+        case CreatePod() | CreateFollower():
             return ()
         case PutToSleep(pods) | WakeUp(pods):
             return pods

@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection
 from dormouse_operator.decide.actions import (
     Action,
     ApplyDisruptionBudget,
+    ApplyInferencePool,
     ApplyNetworkPolicy,
     ApplyRanksService,
     ApplyService,
     CreatePod,
     DeleteDisruptionBudget,
+    DeleteInferencePool,
     DeleteNetworkPolicy,
 )
 from dormouse_operator.decide.membership import rest_of
@@ -29,6 +31,8 @@ from dormouse_operator.model.pools import Replica
 def services(situation: Situation) -> list[Action]:
     """Return what makes the Services what they should be. That of the ranks goes with the deployment."""
     own: list[Action] = [] if situation.service and situation.service.is_current else [ApplyService()]
+    if own and _has_pool_too_many(situation):
+        own = []  # by its port the Service tells the next pass that there is a pool to delete
     ranks = situation.ranks_service
     is_missing = situation.deployment.parallelism.is_grouped and not (ranks and ranks.is_current)
     return [*own, ApplyRanksService()] if is_missing else own
@@ -47,6 +51,21 @@ def network_policy(situation: Situation) -> list[Action]:
     """Return what gives a deployment its policy, or takes it where the release wants none; somebody else's is left."""
     is_wanted = situation.release.arrows is not None
     return _keep(situation.policy, is_wanted=is_wanted, apply=ApplyNetworkPolicy(), delete=DeleteNetworkPolicy)
+
+
+def inference_pool(situation: Situation) -> list[Action]:
+    """Return what gives a deployment its InferencePool, or takes it; without its kind nothing can be done."""
+    seen = situation.observed.inference_pool
+    if seen is None or not seen.is_known_kind:
+        return []
+    is_wanted = situation.deployment.serving.inference_pool and situation.release.picker is not None
+    child = situation.inference_pool
+    return _keep(child, is_wanted=is_wanted, apply=ApplyInferencePool(), delete=DeleteInferencePool)
+
+
+def _has_pool_too_many(situation: Situation) -> bool:
+    pool = situation.inference_pool
+    return not situation.deployment.serving.inference_pool and pool is not None and pool.is_ours
 
 
 def _keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: Callable[[str], Action]) -> list[Action]:

@@ -45,7 +45,11 @@ def plan(situation: Situation, findings: Findings) -> Plan:
     standing, stop = findings.standing, findings.stall
     exchange = [*rollout.plan(situation, standing, stop), *groups.steps(situation, standing.new)]
     busy = {pod.name for action in exchange for pod in pods_of(action)}
-    guards = (*children.disruption_budget(situation), *children.network_policy(situation))
+    guards = (
+        *children.disruption_budget(situation),
+        *children.network_policy(situation),
+        *children.inference_pool(situation),
+    )
     actions: list[Action] = [*children.services(situation), *guards, *exchange]
     actions += _steps(situation, findings.blocks, [pod for pod in standing.new if pod.name not in busy])
     actions += adapters.steps(situation, [pod for pod in standing.new if pod.name not in busy])

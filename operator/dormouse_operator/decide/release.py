@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dormouse_operator.decide.seals import Seals
-from dormouse_operator.model import Arrows
+from dormouse_operator.model import Arrows, Picker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +16,5 @@ class Release:
     agreement_timeout_s: float = 10.0  # so long the first agreement waits for reports
     operator_keys: tuple[str, ...] = ()  # public, by which workers know us; none: no pod is condemned for its key
     seals: Seals | None = None  # by which we know pods that we made; None: all that name us as owner are believed
+    picker: Picker | None = None  # None: other people's gateways have nobody to ask
     arrows: Arrows | None = None  # what workers may connect to; None: no deployment has a network policy

@@ -19,6 +19,7 @@ from dormouse_operator.decide.sleep_ladder import Decision
 from dormouse_operator.manifests import (
     choose_image,
     parse_budget,
+    parse_inference_pool,
     parse_policy,
     parse_ranks_service,
     parse_service,
@@ -69,6 +70,7 @@ def settle(observed: Observed, questions: Questions, release: Release) -> Situat
         service=parse_service(observed.service, deployment),
         ranks_service=parse_ranks_service(observed.ranks_service, deployment),
         budget=parse_budget(observed.budget, deployment, wanted_replicas, num_spares=len(spares)),
+        inference_pool=parse_inference_pool(observed.inference_pool, deployment, release.picker),
         policy=parse_policy(observed.policy, deployment, release.arrows, questions.pods),
     )
 

@@ -52,6 +52,7 @@ class Situation:
     ranks_service: ServiceState | None = None  # under which the pods of groups find each other
     budget: ChildState | None = None
     policy: ChildState | None = None
+    inference_pool: ChildState | None = None
 
     @property
     def deployment(self) -> Deployment:

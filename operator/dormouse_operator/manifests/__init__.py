@@ -12,6 +12,12 @@ from dormouse_operator.manifests.disruption import budget_manifest, parse_budget
 from dormouse_operator.manifests.download import claim_manifest, claim_name
 from dormouse_operator.manifests.event import EventRecord, event_manifest
 from dormouse_operator.manifests.group import ranks_complaint, ranks_service_manifest, ranks_service_name
+from dormouse_operator.manifests.inference_pool import (
+    parse_inference_pool,
+    picker_service_manifest,
+    picker_service_name,
+    pool_manifest,
+)
 from dormouse_operator.manifests.memory import memory_manifest
 from dormouse_operator.manifests.network import parse_policy, policy_manifest
 from dormouse_operator.manifests.pod import (
@@ -44,13 +50,17 @@ __all__ = [
     "memory_manifest",
     "on_slot",
     "parse_budget",
+    "parse_inference_pool",
     "parse_policy",
     "parse_ranks_service",
     "parse_service",
+    "picker_service_manifest",
+    "picker_service_name",
     "pod_digest_of",
     "pod_manifest",
     "pod_name",
     "policy_manifest",
+    "pool_manifest",
     "ranks_complaint",
     "ranks_service_manifest",
     "ranks_service_name",

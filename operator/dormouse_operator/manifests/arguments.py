@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dormouse_operator.manifests.inference_pool import LOCAL_SOCKET
 from dormouse_operator.manifests.kv_store import store_flags
 from dormouse_operator.model import Deployment, Engine
 from dormouse_operator.parse import DEVICE_GRANTS
@@ -40,6 +41,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--max-cpu-loras": engine.max_cpu_loras,
         "--profile-cache": _PROFILE_CACHE,
         **store_flags(engine.kv_store),
+        "--local-socket": LOCAL_SOCKET if deployment.serving.inference_pool else None,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,
     }

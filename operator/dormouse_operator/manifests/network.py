@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dormouse_operator.manifests.common import Manifest, group_pods_selector, is_owned, labels_of, metadata_of
+from dormouse_operator.manifests.inference_pool import http_ingress
 from dormouse_operator.model import Arrows, ChildState, Deployment, Pod
 from dormouse_operator.parse import as_stored
 
@@ -31,6 +32,8 @@ def policy_manifest(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod] 
 def _spec(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod]) -> Manifest:
     all_pods = group_pods_selector(deployment.key.name)
     ingress, egress = [*arrows.ingress], [*arrows.egress]
+    if deployment.serving.inference_pool:
+        ingress.append(http_ingress())
     if deployment.parallelism.is_grouped or any(_leads_group(deployment, pod) for pod in pods):
         peers, ports = [{"podSelector": all_pods}], list(arrows.rank_ports)
         ingress.append({"from": peers, "ports": ports})

@@ -22,6 +22,7 @@ from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, la
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
+from dormouse_operator.manifests.inference_pool import http_container
 from dormouse_operator.manifests.kv_store import store_mount, store_volume
 from dormouse_operator.manifests.memory import with_memory_request
 from dormouse_operator.manifests.resources import resources_of
@@ -43,6 +44,7 @@ class WorkerDefaults:
     operator_key: str  # public keys by which workers know the two. In no digest: pods that are there keep theirs
     gateway_key: str
     node_loss_s: int = 30  # how long a pod stays on a node that does not answer
+    http_image: str = "ghcr.io/dormouse/gateway:latest"  # of the HTTP API of pods; in no digest, as below
     # More variables. In no digest: pods that are there keep theirs, new ones get these.
     environment: Mapping[str, str] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()  # names of Secrets in the pod's namespace; in no digest, as above
@@ -68,13 +70,26 @@ def pod_manifest(
     spec = _spec(deployment, [_container(deployment, image, revision, defaults)])
     if defaults.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in defaults.image_pull_secrets]
-    if hub := deployment.model.hub:
-        spec["initContainers"] = [download_container(deployment, hub, common=_common(image, defaults))]
+    if first := _init_containers(deployment, image, defaults, is_follower=leader is not None):
+        spec["initContainers"] = first
     pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if deployment.parallelism.is_grouped:
         join_group(pod, deployment, leader, ordinal)
     merged = _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
     return with_memory_request(merged)
+
+
+def _init_containers(
+    deployment: Deployment, image: str, defaults: WorkerDefaults, *, is_follower: bool
+) -> list[Manifest]:
+    """Return what starts before the worker: what fetches its model, and the HTTP API of a pod that can be called."""
+    hub, containers = deployment.model.hub, []
+    if hub:
+        containers.append(download_container(deployment, hub, common=_common(image, defaults)))
+    if deployment.serving.inference_pool and not is_follower:
+        own = http_container(deployment, defaults.gateway_key)
+        containers.append({**_common(defaults.http_image, defaults), **own})
+    return containers
 
 
 def _metadata(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:

@@ -62,6 +62,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "placement": _placement_part(deployment.placement),
         "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
         **ranks,
+        **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
         **({"adapter_claims": claims} if claims else {}),
         **_store_part(deployment.engine),
     }

@@ -8,6 +8,7 @@ from typing import Any
 from dormouse_api.names import INFERENCE_PORT
 from dormouse_operator.manifests.common import Manifest, is_owned, labels_of, metadata_of, selector_labels
 from dormouse_operator.manifests.group import ranks_service_manifest
+from dormouse_operator.manifests.inference_pool import http_service_port
 from dormouse_operator.model import Deployment, ServiceState
 
 _EARLY = "publishNotReadyAddresses"
@@ -29,7 +30,8 @@ def service_manifest(deployment: Deployment) -> Manifest:
                     "targetPort": "grpc",
                     "protocol": "TCP",
                     "appProtocol": "kubernetes.io/h2c",
-                }
+                },
+                *([http_service_port()] if deployment.serving.inference_pool else []),
             ],
         },
     }

@@ -5,6 +5,7 @@ from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import Ladder, Rung
 from dormouse_operator.model.observed import Child, ChildState, Observed, ServiceState
+from dormouse_operator.model.picker import Picker, PoolSeen
 from dormouse_operator.model.recorded import (
     Actuation,
     ActuationPath,
@@ -52,6 +53,7 @@ from dormouse_operator.model.wanted import (
     Rollout,
     Scaling,
     SecretKey,
+    Serving,
     SleepLevel,
     Strategy,
 )
@@ -91,10 +93,12 @@ __all__ = [
     "ModelSource",
     "Observed",
     "Parallelism",
+    "Picker",
     "Placement",
     "Pod",
     "PoolKey",
     "PoolMember",
+    "PoolSeen",
     "Prewarm",
     "Rank",
     "RecordedCondition",
@@ -106,6 +110,7 @@ __all__ = [
     "Scaling",
     "SecretKey",
     "ServiceState",
+    "Serving",
     "SleepLevel",
     "Strategy",
     "Worker",

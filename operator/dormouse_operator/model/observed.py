@@ -9,6 +9,7 @@ from typing import Any
 
 from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.adapters import HeldAdapter
+from dormouse_operator.model.picker import PoolSeen
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.model.running import Pod, Worker
 from dormouse_operator.model.wanted import Deployment
@@ -60,6 +61,7 @@ class Observed:
     ranks_service: Child | None = None  # under which the pods of groups find each other
     budget: Child | None = None  # the PodDisruptionBudget
     policy: Child | None = None  # the NetworkPolicy
+    inference_pool: PoolSeen | None = None  # None = not looked for: none is wanted, and none was
     pool: Pool | None = None  # that it names, as written last; None = it names none, or there is none of that name
     placed: Mapping[Replica, str] = field(default_factory=dict)  # slots of the pods of that pool's members
     name_owner: str = ""  # who has its model name, as NAMESPACE/NAME, or had it lately; "" = itself

@@ -225,6 +225,7 @@ class Scaling:
 
 
 Strategy = Literal["Surge", "SleepSwap"]
+FailureMode = Literal["FailClose", "FailOpen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,14 @@ class Rollout:
     max_surge: int | str = "25%"
     max_unavailable: int | str = 0
     progress_deadline_s: int = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """To whom else than our own gateways workers answer."""
+
+    inference_pool: bool = False  # to gateways of the Gateway API that ask our picker
+    failure_mode: FailureMode = "FailClose"  # what these do while no picker answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,5 +267,6 @@ class Deployment:
     scaling: Scaling | None = None  # None: others write `replicas`
     mutual_tls: bool = False  # the operator's setting, not the user's: workers prove themselves by certificates
     adapters: tuple[Adapter, ...] = ()  # by name; once `adapter_sets.merge` saw them, those of InferenceAdapters, too
+    serving: Serving = Serving()
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

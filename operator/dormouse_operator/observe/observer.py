@@ -28,6 +28,7 @@ from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.devices import Devices
+from dormouse_operator.observe.inference_pools import look_for_pool
 from dormouse_operator.observe.refusals import Refusals
 from dormouse_operator.observe.worker_statuses import Answer, Statuses, Unwelcome
 from dormouse_operator.parse import SpecError, parse_deployment, parse_offer, parse_pods, parse_pool
@@ -56,7 +57,7 @@ class Observation(NamedTuple):
     questions: Questions  # that were asked for it
     resource_version: str  # of the InferenceDeployment
     is_told: bool  # workers tell when they change
-    meets_stranger: bool  # its Service or its policy is somebody else's, and nobody tells when that goes
+    meets_stranger: bool  # its Service, policy or pool is of nobody who tells of changes
 
 
 class _Heard(NamedTuple):
@@ -112,6 +113,8 @@ class Observer:
         known = self._gather(snapshot, refusals)
         questions = questions_of(known, self._release)
         heard = await self._ask_all(known.deployment, questions.asked)
+        service = snapshot.service or await self._kube.get(SERVICES, *known.deployment.key)
+        pool = await look_for_pool(self._kube, known.deployment, self._release.picker, service)
         observed = replace(
             known,
             epoch=self._epoch(),
@@ -119,7 +122,8 @@ class Observer:
             unreachable=heard.unreachable,
             refusing=heard.refusing,
             held_adapters=await self._held_adapters(known.deployment, questions.asked, heard.answers),
-            service=snapshot.service or await self._kube.get(SERVICES, *known.deployment.key),
+            service=service,
+            inference_pool=pool,
             ranks_service=await self._ranks_service(snapshot, known.deployment),
             policy=await self._policy(snapshot, known.deployment),
             budget=await self._budget(snapshot, known.deployment, questions),
@@ -132,7 +136,8 @@ class Observer:
             is_told=heard.is_told,
             meets_stranger=(snapshot.service is None and observed.service is not None)
             or (snapshot.ranks_service is None and observed.ranks_service is not None)
-            or (snapshot.policy is None and observed.policy is not None),
+            or (snapshot.policy is None and observed.policy is not None)
+            or pool is not None,
         )
 
     def _gather(self, snapshot: Snapshot, refusals: Refusals) -> Observed:

@@ -20,6 +20,7 @@ from dormouse_operator.model import (
     Rollout,
     Scaling,
     SecretKey,
+    Serving,
 )
 from dormouse_operator.parse.adapters import parse_adapter_claims, parse_adapters
 from dormouse_operator.parse.lifecycle import parse_lifecycle
@@ -60,6 +61,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         scaling=_parse_scaling(spec.get("scaling")),
         adapters=parse_adapters(spec.get("adapters") or (), engine, model.served_name),
         adapter_claims=parse_adapter_claims(spec.get("adapterClaims") or ()),
+        serving=_parse_serving(spec.get("serving") or {}),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
 
@@ -114,6 +116,10 @@ def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
 def _hub_path(hub: Hub) -> str:
     """Return where the downloader puts it; a revision such as refs/pr/1 is one directory."""
     return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}"
+
+
+def _parse_serving(serving: Raw) -> Serving:
+    return Serving(bool(serving.get("inferencePool", False)), serving.get("failureMode", "FailClose"))
 
 
 def _parse_placement(spec: Raw) -> Placement:

@@ -90,6 +90,7 @@ def front_settings(**overrides: Any) -> FrontSettings:
         "standalone": False,
         "device_grants": False,
         "enable_reflection": False,
+        "local_socket": "",
         "profiler_dir": "",
         "log_level": "INFO",
         "pod_uid": "pod-uid",

@@ -50,6 +50,8 @@ def _of_others(situation: Situation) -> Condition | None:
     if situation.release.arrows and situation.policy and not situation.policy.is_ours:
         words = f"a NetworkPolicy {key.name} exists that does not belong to this object; the operator's own is missing"
         return _is(failed(TYPE, "PolicyNameTaken", f"{words}; remove it or choose another name"))
+    if situation.deployment.serving.inference_pool and (words := _poolless(situation)):
+        return _is(failed(TYPE, "NoInferencePool", f"spec.serving.inferencePool is true, but {words}"))
     if seen.foreign:
         words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
@@ -58,6 +60,20 @@ def _of_others(situation: Situation) -> Condition | None:
         words = f"{seen.name_owner} has the model name {name!r}, or had it until lately; this one answers to {key} only"
         return _is(failed(TYPE, REASON, f"{words}. Set another spec.model.name"))
     return None
+
+
+def _poolless(situation: Situation) -> str:
+    """Say why there is no InferencePool of ours, "" if nothing is in its way."""
+    seen, pool = situation.observed.inference_pool, situation.inference_pool
+    if situation.release.picker is None:
+        return "no gateway of this release is asked for endpoints: install it with gateway.picker.enabled=true"
+    if seen and not seen.is_known_kind:
+        return (
+            "the cluster does not know inferencepools.inference.networking.k8s.io: install the Gateway API's extension"
+        )
+    if pool and not pool.is_ours:
+        return f"an InferencePool {situation.deployment.key.name} exists that does not belong to this object; remove it"
+    return ""
 
 
 def _stuck_pod(situation: Situation) -> str:

@@ -39,7 +39,9 @@ class GrpcDoors:
             reflection.enable_server_reflection(names, self.inference)
 
     def listen(self) -> int:
-        """Bind the callers' port. Raises RuntimeError naming the flag."""
+        """Bind the callers' port, and the socket for those in the pod. Raises RuntimeError naming the flag."""
+        if path := self._settings.local_socket:
+            listen(lambda _: self.inference.add_insecure_port(f"unix:{path}"), path, 0, "--local-socket")
         return self._listen(self.inference, self._settings.port, "--port")
 
     def listen_for_control(self) -> int:

@@ -25,6 +25,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "port": "--port",
         "control_port": "--control-port",
         "metrics_port": "--metrics-port",
+        "local_socket": "--local-socket",
         "max_waiting_requests": "--max-waiting-requests",
         "max_open_calls": "--max-open-calls",
         "max_engine_restarts": "--max-engine-restarts",

@@ -37,6 +37,12 @@ def _add_addresses(group: argparse._ArgumentGroup) -> None:
         help=f"WorkerControl over gRPC (default {CONTROL_PORT})",
     )
     add(
+        "--local-socket",
+        default="",
+        metavar="PATH",
+        help="also serve Inference at this unix socket, in plain, for the HTTP API in the same pod",
+    )
+    add(
         "--metrics-port",
         default=METRICS_PORT,
         type=flag_types.port,

@@ -45,6 +45,7 @@ class FrontSettings:
     host: str  # address to listen on; [::] = every address
     port: int  # Inference, health, reflection; 0 = any free one
     control_port: int  # WorkerControl, health
+    local_socket: str  # path at which callers within the pod are served, too; "" = none
     metrics_port: int  # HTTP
     drain_timeout_s: float  # how long running requests may go on after SIGTERM, and by default for Drain and Sleep
     prepared_timeout_s: float  # how long a PrepareSleep or PrepareWakeUp holds without its second phase
@@ -126,6 +127,7 @@ def _front_settings(
         host=flags.host,
         port=flags.port,
         control_port=flags.control_port,
+        local_socket=flags.local_socket,
         metrics_port=flags.metrics_port,
         drain_timeout_s=flags.drain_timeout,
         prepared_timeout_s=flags.prepared_timeout,

@@ -1,0 +1,209 @@
+"""What it costs to stay with one's own gateway: Envoy and our picker beside our gateway alone.
+
+    added      1-token completions at 200 a second, turn about through our gateway and through Envoy, which asks it
+    sleep      requests that come while the worker sleeps, and while it wakes: lost ones
+    kill       two gateways, one is killed with SIGKILL under traffic, the pool fails open: lost ones
+
+Gateway, Envoy, the worker (the front as it is over an engine that computes nothing), the HTTP API beside it and the
+client are a process each. Kubernetes is in memory. Other rows of the file stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+import uvloop
+from rich.console import Console
+
+from bench.envoy.config import Wish
+from bench.envoy.process import running_envoy
+from bench.helpers import environment
+from bench.models import ensure_model
+from bench.options import Options, main
+from bench.results import AtMost, Row
+from bench.worker import Worker, free_port
+from dormouse_api import testing_tickets
+from dormouse_cli.load.figures import percentile
+
+MODEL = "tiny"  # for its tokenizer
+RATE_PER_S = 200.0
+TURN_REQUESTS, NUM_TURNS = 200, 8  # of each kind, for a repetition: a second each
+NUM_NAPS, NAP_REQUESTS = 3, 50
+KILL_REQUESTS = 400  # at the same rate; the kill comes in their middle
+BODY = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gateway process."""
+
+    process: subprocess.Popen[bytes]
+    http_port: int
+    picker_port: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of requests."""
+
+    times_ms: list[float] = field(default_factory=list)
+    lost: int = 0
+
+
+def measure(options: Options, console: Console) -> list[Row]:
+    """Return the rows."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        worker, http_port = stack.enter_context(_worker(folder))
+        gates = [stack.enter_context(_gate(worker.port, http_port)) for _ in range(2)]
+        return uvloop.run(_measure(worker, http_port, gates, folder, options, console))
+
+
+async def _measure(
+    worker: Worker, http_port: int, gates: Sequence[Gate], folder: Path, options: Options, console: Console
+) -> list[Row]:
+    wish = Wish(
+        pickers=[gate.picker_port for gate in gates], fallback=[http_port], fails_open=True, message_timeout_s=30.0
+    )
+    alone = Wish(pickers=[gates[0].picker_port])
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with running_envoy(alone, folder) as envoy:
+            ours = f"http://127.0.0.1:{gates[0].http_port}"
+            own, through = await _added(session, ours, envoy, options, console)
+            naps = await _naps(session, envoy, worker)
+        async with running_envoy(wish, folder) as envoy:
+            killed = await _kill(session, envoy, gates)
+    console.print(f"lost: {naps.lost} over sleeps and wakes, {killed.lost} over a kill")
+    return [*_added_rows(own.times_ms, through.times_ms), *_lost_rows(naps, killed)]
+
+
+def _added_rows(own_ms: Sequence[float], through_ms: Sequence[float]) -> Iterator[Row]:
+    for percent in (50, 95):
+        pair = percentile(through_ms, percent), percentile(own_ms, percent)
+        yield Row(
+            f"Envoy + our picker beside our gateway alone, {RATE_PER_S:g} rps, p{percent}", pair[0], "ms", pair[1]
+        )
+    added_ms = percentile(through_ms, 95) - percentile(own_ms, 95)
+    yield Row(f"Envoy + our picker: added p95, {RATE_PER_S:g} rps", added_ms, "ms", goal=AtMost(4))
+
+
+def _lost_rows(naps: Sent, killed: Sent) -> Iterator[Row]:
+    for what, sent in (
+        (f"over {NUM_NAPS} sleeps and wakes", naps),
+        ("while one of two pickers is killed, pool fails open", killed),
+    ):
+        count = len(sent.times_ms)
+        yield Row(f"Envoy + our picker: lost of {count} {what}", sent.lost, "requests", goal=AtMost(0))
+
+
+async def _added(
+    session: aiohttp.ClientSession, ours: str, envoy: str, options: Options, console: Console
+) -> tuple[Sent, Sent]:
+    """Return what both ways took, turn about."""
+    own, through = Sent(), Sent()
+    count = options.count or TURN_REQUESTS
+    for url in (ours, envoy):
+        await _send(session, url, count, Sent())
+    for number in range(NUM_TURNS * options.reps):
+        for url, sent in ((ours, own), (envoy, through)) if number % 2 else ((envoy, through), (ours, own)):
+            await _send(session, url, count, sent)
+    words = ", ".join(f"{percentile(sent.times_ms, 95):.2f} ms" for sent in (own, through))
+    console.print(f"p95 alone and with Envoy: {words}; lost {own.lost}, {through.lost}")
+    if own.lost or through.lost:
+        raise RuntimeError(f"requests were lost without any fault: {own.lost}, {through.lost}")
+    return own, through
+
+
+async def _naps(session: aiohttp.ClientSession, envoy: str, worker: Worker) -> Sent:
+    """Send while it sleeps, and when it has woken."""
+    sent = Sent()
+    for _ in range(NUM_NAPS):
+        await asyncio.to_thread(worker.sleep, 1)
+        asked = asyncio.create_task(_send(session, envoy, NAP_REQUESTS, sent))
+        await asyncio.sleep(NAP_REQUESTS / RATE_PER_S / 2)
+        await asyncio.to_thread(worker.wake_up)
+        await asked
+        await _send(session, envoy, NAP_REQUESTS, sent)
+    return sent
+
+
+async def _kill(session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate]) -> Sent:
+    sent = Sent()
+    asked = asyncio.create_task(_send(session, envoy, KILL_REQUESTS, sent))
+    await asyncio.sleep(KILL_REQUESTS / RATE_PER_S / 2)
+    gates[0].process.kill()
+    await asked
+    return sent
+
+
+async def _send(session: aiohttp.ClientSession, url: str, count: int, sent: Sent) -> None:
+    """Send so many, evenly."""
+    begin_s = time.monotonic()
+    await asyncio.gather(*(_one(session, url, begin_s + number / RATE_PER_S, sent) for number in range(count)))
+
+
+async def _one(session: aiohttp.ClientSession, url: str, at_s: float, sent: Sent) -> None:
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+    begun_s = time.monotonic()
+    try:
+        async with session.post(f"{url}/v1/completions", json=BODY) as response:
+            await response.read()
+            is_lost = response.status != 200
+    except aiohttp.ClientError:
+        is_lost = True
+    sent.times_ms.append(1e3 * (time.monotonic() - begun_s))
+    sent.lost += is_lost
+
+
+@contextmanager
+def _worker(folder: Path) -> Iterator[tuple[Worker, int]]:
+    """A worker that serves, and the HTTP API beside it with its port."""
+    socket, http_port = folder / "inference.sock", free_port()
+    flags = ("--served-model-name", MODEL, "--local-socket", str(socket))
+    worker = Worker(ensure_model(MODEL), program=("-m", "bench.stand_in", "--step-seconds", "0"), flags=flags)
+    try:
+        worker.open()
+        beside = [sys.executable, "-m", "dormouse_gateway.beside", f"--worker={socket}", "--port", str(http_port)]
+        with _ended(
+            subprocess.Popen(
+                [*beside, "--fail-open", "--", MODEL], env={**environment(), **testing_tickets.environment()}
+            )
+        ):
+            yield worker, http_port
+    finally:
+        worker.close()
+
+
+@contextmanager
+def _gate(port: int, http_port: int) -> Iterator[Gate]:
+    """A gateway before the worker."""
+    command = [sys.executable, "-m", "bench.envoy.picking_door", MODEL, f"{port}:{http_port}"]
+    made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+    with _ended(made) as process:
+        assert process.stdout is not None
+        ports = process.stdout.readline().split()
+        if len(ports) != 2:
+            raise RuntimeError("the gateway ended: see its words above")
+        yield Gate(process, int(ports[0]), int(ports[1]))
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main("platform", __doc__, measure)

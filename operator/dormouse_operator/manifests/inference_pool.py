@@ -1,0 +1,137 @@
+"""The InferencePool of a deployment, and the HTTP API of its pods that goes with it. Pure.
+
+A pool names its picker by a Service of its own namespace: where the gateways are in another one, a Service of the
+deployment's leads there. Its workers serve HTTP from a container beside them, which holds no secret of ours: it lets in
+what a picker has let in, by the same public key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dormouse_api.names import HTTP_PORT
+from dormouse_operator.manifests.common import Manifest, is_owned, labels_of, metadata_of, selector_labels
+from dormouse_operator.model import ChildState, Deployment, Picker, PoolSeen
+
+HTTP_CONTAINER = "http"
+HTTP_PORT_NAME = "http"
+LOCAL_SOCKET = "/tmp/inference.sock"  # noqa: S108  # in an emptyDir of the pod's own: by it the HTTP API calls its worker
+_LEAST = {"cpu": "50m", "memory": "96Mi"}
+
+
+def http_container(deployment: Deployment, gateway_key: str) -> Manifest:
+    """Return what is its own of the container, which starts before the worker and ends after it."""
+    source, serving = deployment.model, deployment.serving
+    names = dict.fromkeys([source.served_name, str(deployment.key)])
+    probe = {"tcpSocket": {"port": HTTP_PORT}, "periodSeconds": 5, "timeoutSeconds": 2, "failureThreshold": 6}
+    return {
+        "name": HTTP_CONTAINER,
+        "restartPolicy": "Always",  # of an init container: it stays
+        "command": ["python", "-m", "dormouse_gateway.beside"],
+        "args": [
+            f"--worker={LOCAL_SOCKET}",
+            *(["--fail-open"] if serving.failure_mode == "FailOpen" else []),
+            "--",
+            *names,
+        ],
+        "env": [
+            {"name": "DORMOUSE_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "DORMOUSE_GATEWAY_KEY", "value": gateway_key},
+        ],
+        "ports": [{"name": HTTP_PORT_NAME, "containerPort": HTTP_PORT}],
+        "resources": {"requests": dict(_LEAST), "limits": {"memory": "512Mi"}},
+        "livenessProbe": probe,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108  # an emptyDir of the pod's own
+    }
+
+
+def http_service_port() -> Manifest:
+    """Return the port by which gateways learn where a worker serves HTTP."""
+    return {
+        "name": HTTP_PORT_NAME,
+        "port": HTTP_PORT,
+        "targetPort": HTTP_PORT_NAME,
+        "protocol": "TCP",
+        "appProtocol": "http",
+    }
+
+
+def http_ingress() -> Manifest:
+    """Return who may connect to the HTTP API: all, as nobody knows where their gateways are."""
+    return {"ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}
+
+
+def pool_manifest(deployment: Deployment, picker: Picker) -> Manifest:
+    """Return the InferencePool."""
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": metadata_of(deployment, deployment.key.name, labels_of(deployment)),
+        "spec": _pool_spec(deployment, picker),
+    }
+
+
+def picker_service_manifest(deployment: Deployment, picker: Picker) -> Manifest | None:
+    """Return the Service that leads to the picker, None where the picker's own is in the same namespace."""
+    if deployment.key.namespace == picker.namespace:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata_of(deployment, picker_service_name(deployment), labels_of(deployment)),
+        "spec": _service_spec(picker),
+    }
+
+
+def picker_service_name(deployment: Deployment) -> str:
+    """Return the name of that Service."""
+    return f"{deployment.key.name}-picker"
+
+
+def parse_inference_pool(seen: PoolSeen | None, deployment: Deployment, picker: Picker | None) -> ChildState | None:
+    """Compare what there is with what we would apply; None where there is nothing."""
+    if seen is None or seen.pool is None:
+        return None
+    metadata = seen.pool["metadata"]
+    return ChildState(
+        uid=metadata["uid"],
+        is_ours=is_owned(metadata, deployment),
+        is_current=picker is not None
+        and deployment.serving.inference_pool
+        and seen.pool.get("spec") == _pool_spec(deployment, picker)
+        and labels_of(deployment).items() <= (metadata.get("labels") or {}).items()
+        and _leads_there(seen.service, deployment, picker),
+    )
+
+
+def _leads_there(service: Mapping[str, Any] | None, deployment: Deployment, picker: Picker) -> bool:
+    if deployment.key.namespace == picker.namespace:
+        return True
+    return service is not None and service["spec"].get("externalName") == _service_spec(picker)["externalName"]
+
+
+def _pool_spec(deployment: Deployment, picker: Picker) -> Manifest:
+    """Return the spec as the API server stores it."""
+    is_near = deployment.key.namespace == picker.namespace
+    return {
+        "selector": {"matchLabels": selector_labels(deployment.key.name)},
+        "targetPorts": [{"number": HTTP_PORT}],
+        "endpointPickerRef": {
+            "group": "",
+            "kind": "Service",
+            "name": picker.service if is_near else picker_service_name(deployment),
+            "port": {"number": picker.port},
+            "failureMode": deployment.serving.failure_mode,
+        },
+    }
+
+
+def _service_spec(picker: Picker) -> Manifest:
+    port = {"name": "grpc-picker", "port": picker.port, "protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}
+    return {
+        "type": "ExternalName",
+        "externalName": f"{picker.service}.{picker.namespace}.svc.cluster.local",
+        "ports": [port],
+    }

@@ -1,0 +1,25 @@
+"""Where other people's gateways ask for an endpoint, and what of an InferencePool was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """The Service by which Envoys reach the endpoint picker of this release's gateways."""
+
+    service: str
+    namespace: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSeen:
+    """What there is of a deployment's InferencePool, and whether the cluster knows the kind."""
+
+    is_known_kind: bool
+    pool: Mapping[str, Any] | None = None
+    service: Mapping[str, Any] | None = None  # that leads to the picker, where that is in another namespace

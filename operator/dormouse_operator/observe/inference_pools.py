@@ -1,0 +1,37 @@
+"""Looks for a deployment's InferencePool. The kind is not ours: it may be missing, so nothing watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dormouse_kube.api import INFERENCE_POOLS, SERVICES, KubeApi
+from dormouse_kube.errors import NotFound
+from dormouse_operator.manifests import picker_service_name
+from dormouse_operator.manifests.inference_pool import HTTP_PORT_NAME
+from dormouse_operator.model import Deployment, Picker, PoolSeen
+
+
+async def look_for_pool(
+    kube: KubeApi, deployment: Deployment, picker: Picker | None, service: Mapping[str, Any] | None
+) -> PoolSeen | None:
+    """Return what there is where a pool is wanted, or was: then the deployment's Service still has the port.
+
+    Without a picker none was ever made. Raises KubeError.
+    """
+    if picker is None or not (deployment.serving.inference_pool or _has_port(service)):
+        return None
+    key = deployment.key
+    try:
+        listed = await kube.list(INFERENCE_POOLS, key.namespace)
+    except NotFound:
+        return PoolSeen(is_known_kind=False)
+    pool = next((each for each in listed.items if each["metadata"]["name"] == key.name), None)
+    is_near = key.namespace == picker.namespace
+    way = None if is_near else await kube.get(SERVICES, key.namespace, picker_service_name(deployment))
+    return PoolSeen(is_known_kind=True, pool=pool, service=way)
+
+
+def _has_port(service: Mapping[str, Any] | None) -> bool:
+    ports = service["spec"].get("ports") or () if service else ()
+    return any(port.get("name") == HTTP_PORT_NAME for port in ports)

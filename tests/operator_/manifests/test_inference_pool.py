@@ -1,0 +1,153 @@
+"""A deployment that asks for it has an InferencePool, and pods with an HTTP port; without the kind it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_kube.api import INFERENCE_POOLS, PODS, SERVICES
+from dormouse_kube.errors import NotFound, Unavailable
+from dormouse_operator.manifests import WorkerDefaults, pod_digest_of, pod_manifest, policy_manifest
+from dormouse_operator.model import Arrows, Hub, ModelSource, Parallelism, Picker, Serving
+from dormouse_operator.testing.nouns import a_deployment, a_pod
+from tests.operator_.kit import passes
+
+POOL = {"inferencePool": True}
+DEFAULTS = WorkerDefaults("Always", operator_key="op", gateway_key="gw", http_image="gateway:1")
+
+
+@pytest.fixture
+def asked(rig):
+    """An operator whose release has a picker, in another namespace than the deployment."""
+    rig.picker = Picker("dormouse-gateway", "dormouse-system", 9002)
+    rig.restart_operator()
+    return rig
+
+
+def pools(rig):
+    return rig.kube.everything(INFERENCE_POOLS)
+
+
+def services(rig):
+    return {each["metadata"]["name"]: each["spec"] for each in rig.kube.everything(SERVICES)}
+
+
+def writes(rig):
+    return [call for call in rig.kube.mutations() if call.plural == INFERENCE_POOLS.plural]
+
+
+def condition(rig, wanted):
+    return next(each for each in rig.status["conditions"] if each["type"] == wanted)
+
+
+async def test_its_pool_selects_its_workers_and_leads_to_the_picker(asked):
+    await asked.serving(serving=POOL)
+    (pool,) = pools(asked)
+    assert pool["metadata"]["ownerReferences"][0]["controller"] is True
+    assert pool["spec"] == {
+        "selector": {"matchLabels": {LABEL_DEPLOYMENT: "tiny", LABEL_COMPONENT: "worker"}},
+        "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {
+            "group": "",
+            "kind": "Service",
+            "name": "tiny-picker",
+            "port": {"number": 9002},
+            "failureMode": "FailClose",
+        },
+    }
+    assert services(asked)["tiny-picker"]["externalName"] == "dormouse-gateway.dormouse-system.svc.cluster.local"
+    assert services(asked)["tiny"]["ports"][1]["targetPort"] == "http"
+    (pod,) = asked.kube.everything(PODS)
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["http"]
+
+
+async def test_in_the_releases_own_namespace_it_names_the_gateways_service(rig):
+    rig.picker = Picker("dormouse-gateway", rig.key.namespace, 9002)
+    rig.restart_operator()
+    await rig.serving(serving=POOL)
+    (pool,) = pools(rig)
+    assert pool["spec"]["endpointPickerRef"]["name"] == "dormouse-gateway"
+    assert set(services(rig)) == {"tiny"}
+    written = len(writes(rig))
+    await passes(rig, 3)
+    assert len(writes(rig)) == written, "at rest nobody writes it"
+
+
+async def test_what_somebody_changed_is_put_right(asked):
+    await asked.serving(serving=POOL)
+    namespace = asked.key.namespace
+    asked.kube.edit(INFERENCE_POOLS, namespace, "tiny", lambda pool: pool["spec"].update(targetPorts=[{"number": 1}]))
+    await passes(asked, 2)
+    assert pools(asked)[0]["spec"]["targetPorts"] == [{"number": 8000}]
+    await asked.kube.delete(SERVICES, namespace, "tiny-picker")
+    await passes(asked, 2)
+    assert "tiny-picker" in services(asked)
+
+
+async def test_it_goes_when_it_is_wanted_no_more_also_after_a_failure(asked):
+    await asked.serving(serving=POOL)
+    asked.kube.fail("delete", INFERENCE_POOLS, Unavailable("not now"))
+    asked.apply(serving={})
+    await passes(asked, 8)
+    assert not pools(asked)
+    assert [port["name"] for port in services(asked)["tiny"]["ports"]] == ["grpc"]
+
+
+async def test_without_the_kind_it_serves_and_says_what_is_missing_until_it_is_there(asked):
+    asked.kube.fail("list", INFERENCE_POOLS, NotFound("the server could not find the requested resource"), times=10)
+    await asked.serving(serving=POOL)
+    assert condition(asked, "Degraded")["reason"] == "NoInferencePool"
+    assert "inferencepools.inference.networking.k8s.io" in condition(asked, "Degraded")["message"]
+    assert condition(asked, "Ready")["status"] == "True"
+    await passes(asked, 12)
+    assert len(pools(asked)) == 1
+    assert condition(asked, "Degraded")["status"] == "False"
+
+
+async def test_somebody_elses_pool_is_left_alone_and_told_of(asked):
+    theirs = {"metadata": {"name": "tiny", "namespace": asked.key.namespace}, "spec": {}}
+    asked.kube.put(INFERENCE_POOLS, theirs)
+    await asked.serving(serving=POOL)
+    assert pools(asked)[0]["spec"] == {}
+    assert "does not belong to this object" in condition(asked, "Degraded")["message"]
+
+
+async def test_a_release_without_a_picker_says_so(rig):
+    await rig.serving(serving=POOL)
+    assert not pools(rig)
+    assert "gateway.picker.enabled" in condition(rig, "Degraded")["message"]
+
+
+def test_the_http_api_is_a_container_that_holds_no_secret_and_ends_after_the_worker():
+    hub = ModelSource("/models/cache/a/b", None, "tiny", Hub(repo="a/b", revision="main"), None)
+    open_one = a_deployment(model=hub, serving=Serving(True, "FailOpen"))
+    pod = pod_manifest(open_one, image="worker:1", index=0, defaults=DEFAULTS)
+    download, http = pod["spec"]["initContainers"]
+    assert (download["name"], http["name"], http["image"]) == ("download", "http", "gateway:1")
+    assert http["restartPolicy"] == "Always"
+    assert http["args"] == ["--worker=/tmp/inference.sock", "--fail-open", "--", "tiny", "team/tiny"]
+    assert "--local-socket=/tmp/inference.sock" in pod["spec"]["containers"][0]["args"]
+    assert {each["name"]: each.get("value") for each in http["env"]} == {
+        "DORMOUSE_POD_UID": None,
+        "DORMOUSE_GATEWAY_KEY": "gw",
+    }
+
+
+def test_followers_of_groups_serve_no_http():
+    pair = a_deployment(parallelism=Parallelism(pipeline=2), serving=Serving(True))
+    leader = pod_manifest(pair, image="worker:1", index=0, defaults=DEFAULTS)
+    follower = pod_manifest(pair, image="worker:1", index=0, defaults=DEFAULTS, leader=a_pod(), ordinal=1)
+    assert [each["name"] for each in leader["spec"]["initContainers"]] == ["http"]
+    assert "initContainers" not in follower["spec"]
+
+
+def test_pods_of_before_keep_their_digest_and_a_policy_opens_the_port():
+    plain, asks = a_deployment(), a_deployment(serving=Serving(True))
+    assert (
+        pod_digest_of(plain, "i")
+        != pod_digest_of(asks, "i")
+        != pod_digest_of(a_deployment(serving=Serving(True, "FailOpen")), "i")
+    )
+    nothing = Arrows(ingress=(), egress=(), rank_ports=(), rank_egress=())
+    assert policy_manifest(plain, nothing)["spec"]["ingress"] == []
+    assert policy_manifest(asks, nothing)["spec"]["ingress"] == [{"ports": [{"port": 8000, "protocol": "TCP"}]}]
