@@ -66,7 +66,7 @@ RIGHTS = (
     Right("create", "inferencekeys", _OURS, "keys create"),
     Right("list", "pods", "", "status, top, logs, doctor, report"),
     Right("get", "pods/log", "", "logs, report"),
-    Right("get", "pods/proxy", "", "top"),
+    Right("get", "pods/proxy", "", "top, usage without --prometheus"),
     Right("get", "pods/portforward", "", "generate, chat, bench and batch without --address"),
     Right("create", "pods/portforward", "", "generate, chat, bench and batch without --address"),
 )

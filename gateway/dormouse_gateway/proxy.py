@@ -133,6 +133,9 @@ class InferenceProxy:
         finally:
             self._metrics.finished(record.model, method.name, record.code, self._clock() - started)
             record.trace.end(record.code, record.why)
+            if record.meter and record.meter.has_begun:
+                key = record.meter.caller.key
+                self._metrics.used(key.name if key else "", record.meter.call.deployment.key, record.meter.usage)
         if status:
             await context.abort_with_status(status)
 

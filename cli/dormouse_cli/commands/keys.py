@@ -1,4 +1,4 @@
-"""`keys`: API keys for the models of a namespace."""
+"""`keys`, `usage`, `cost`: API keys for the models of a namespace, what they used, and what that cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dormouse_cli.options import Context, Kubeconfig, Namespace
+from dormouse_cli.options import AllNamespaces, Context, Kubeconfig, Namespace
 from dormouse_cli.session import Session, run
 
 keys = typer.Typer(help="Make API keys for the models of a namespace.", no_args_is_help=True)
@@ -45,5 +45,58 @@ def create(
         from dormouse_cli import new_key
 
         await new_key.create(session, name, models=model, expires_in_days=expires_in_days, limits=limits)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+_Since = Annotated[str, typer.Option(help="How far back Prometheus is asked, as it writes times: 1h, 7d, 30d.")]
+
+
+def usage(
+    context: typer.Context,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    prometheus: Annotated[
+        str | None, typer.Option(envvar="PROMETHEUS_URL", help="Address of a Prometheus; default: ask the gateways.")
+    ] = None,
+    since: _Since = "30d",
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Write, as CSV, what each API key used of each model of a namespace: requests and tokens."""
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import usage as used
+
+        where = None if all_namespaces else session.namespace
+        await used.show(session, namespace=where, prometheus=prometheus, since=since)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+def cost(
+    context: typer.Context,
+    prometheus: Annotated[
+        str, typer.Option(envvar="PROMETHEUS_URL", help="Address of a Prometheus, http://HOST:PORT.")
+    ],
+    gpu_hour: Annotated[float, typer.Option(min=0, help="Price of an hour of one GPU.")],
+    asleep_gpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="The same while its holder sleeps. Default: 0 for members of pools, else --gpu-hour."),
+    ] = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    since: _Since = "30d",
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Write, as CSV, hours of GPUs awake, asleep and at zero by deployment, their cost, and what sleeping saved."""
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import cost as costs
+
+        where = None if all_namespaces else session.namespace
+        prices = costs.Prices(gpu_hour, asleep_gpu_hour)
+        await costs.show(session, prices, namespace=where, prometheus=prometheus, since=since)
 
     run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)

@@ -31,6 +31,12 @@ class Meter:
     caller: Caller
     usage: pb.Usage = field(default_factory=pb.Usage)
     _charged: int = 0
+    _num_messages: int = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether there was an answer, or a part of one."""
+        return self._num_messages > 0
 
     def writing(self, write: Write) -> Write:
         """Return what messages are to be written to."""
@@ -44,8 +50,9 @@ class Meter:
         return metered
 
     def _take(self, raw: bytes) -> None:
-        if not self._charged:
+        if not self._num_messages:
             self.usage.prompt_tokens = self.call.demand.prompt_tokens
+        self._num_messages += 1
         self.usage.completion_tokens += self.call.demand.tokens_per_message
         if self.call.method.name != "Generate" or may_be_last(raw):
             message = _ANSWERS[self.call.method.name].FromString(raw)

@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dormouse_api.status import CallError
+from dormouse_api.v1.inference_pb2 import Usage
 from dormouse_gateway.migrate.migrator import Outcome
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.router import Router
@@ -17,6 +18,8 @@ from dormouse_gateway.routing.breaker import State
 from dormouse_gateway.routing.policy import Affinity
 from dormouse_kube.reflector import ObjectKey
 
+MAX_USERS = 1000  # names of keys; series of more would fill the memory
+OTHER_USERS = "other"
 UNKNOWN_MODEL = "unknown"  # the label of requests for models that do not exist, and of unreadable ones
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _REASONS = {
@@ -33,8 +36,9 @@ _BREAKER_VALUES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 class Metrics:
     """Counts requests. What can be counted from the router is read from it when somebody asks (`watch`)."""
 
-    def __init__(self) -> None:
-        """Start at zero."""
+    def __init__(self, *, max_users: int = MAX_USERS) -> None:
+        """Start at zero; keys beyond so many count as one."""
+        self._max_users = max_users
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="dormouse", registry=self._registry)
         self._requests = Counter(
@@ -77,12 +81,43 @@ class Metrics:
         )
         for outcome in Outcome:  # from the start: a rate does not see a series' first value
             self._migrated.labels(outcome)
+        self._users: set[str] = set()
+        self._used = Counter(
+            "dormouse_usage_requests",
+            "Requests that a model answered or began to, by the API key that sent them.",
+            ["key", "namespace", "model"],
+            registry=self._registry,
+        )
+        self._used_tokens = Counter(
+            "dormouse_usage_tokens",
+            "Tokens of those requests: of prompts, cached ones among them, and of answers.",
+            ["key", "namespace", "model", "part"],
+            registry=self._registry,
+        )
         self._affinity = Counter(
             "dormouse_gateway_prefix_affinity",
             "Requests with a prefix or an adapter: hit = given to who keeps it, spilled = that worker was too full.",
             ["model", "outcome"],
             registry=self._registry,
         )
+
+    def used(self, key: str, deployment: ObjectKey, usage: Usage) -> None:
+        """Count what a request took, by the name of its key, "" for none."""
+        whose = self._user(key), deployment.namespace, f"{deployment.namespace}/{deployment.name}"
+        self._used.labels(*whose).inc()
+        parts = (
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("completion", usage.completion_tokens),
+        )
+        for part, tokens in parts:
+            self._used_tokens.labels(*whose, part).inc(tokens)
+
+    def _user(self, key: str) -> str:
+        """Return the key's name, or one for all beyond the first thousand."""
+        if len(self._users) < self._max_users:
+            self._users.add(key)
+        return key if key in self._users else OTHER_USERS
 
     def watch(self, router: Router) -> None:
         """Show this router's endpoints and running requests, too."""
@@ -121,7 +156,7 @@ class Metrics:
 
     def forget(self, deployment: Deployment) -> None:
         """Drop what was counted for a deployment that is gone, so that names do not pile up."""
-        for family in (self._requests, self._seconds, self._held, self._affinity):
+        for family in (self._requests, self._seconds, self._held, self._affinity, self._used, self._used_tokens):
             family.remove_by_labels({"model": deployment.full_name})
 
     def value(self, name: str, **labels: str) -> float | None:

@@ -201,6 +201,9 @@ async def test_grpc_says_when_to_come_again_and_what_an_answer_took_counts(make_
         call = ask(house, metadata=aio.Metadata(*bearer("a-secret")))
         assert await tokens_of(call) == [1, 2, 3]
         trailers = dict(await call.trailing_metadata())
+        whose = {"key": "default/a", "namespace": "default", "model": "default/tiny"}
+        assert house.gateway.metrics.value("dormouse_usage_requests_total", **whose) == 1
+        assert house.gateway.metrics.value("dormouse_usage_tokens_total", **whose, part="completion") >= 3
         assert (trailers["x-ratelimit-limit-requests"], trailers["x-ratelimit-remaining-requests"]) == ("1", "0")
         refusal = await refusal_of(ask(house, metadata=aio.Metadata(*bearer("a-secret"))))
         assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
