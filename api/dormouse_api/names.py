@@ -18,6 +18,7 @@ INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, re
 CONTROL_PORT = 50052  # workers: WorkerControl; gateway: GatewayControl
 HTTP_PORT = 8000  # gateway, and workers behind others' gateways: the OpenAI-compatible API
 PICKER_PORT = 9002  # gateway, where it is switched on: envoy.service.ext_proc.v3.ExternalProcessor
+SCALER_PORT = 9003  # gateway, where it is switched on: externalscaler.ExternalScaler
 METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 

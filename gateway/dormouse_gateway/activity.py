@@ -110,6 +110,7 @@ class ActivityLog:
         self._clock = clock
         self._entries: dict[ObjectKey, _Entry] = {}
         self._readers: list[Changes] = []
+        self._readers_of: dict[ObjectKey, list[Changes]] = {}  # who wants to hear of one deployment only
 
     def __repr__(self) -> str:
         """Show who is busy."""
@@ -188,14 +189,17 @@ class ActivityLog:
         )
 
     @contextmanager
-    def reader(self) -> Iterator[Changes]:
-        """Return the changes from now on, to begin with all deployments."""
-        changes = Changes(iter(self._entries))
-        self._readers.append(changes)
+    def reader(self, key: ObjectKey | None = None) -> Iterator[Changes]:
+        """Return the changes from now on: of one deployment, or of all, to begin with those that there are."""
+        changes = Changes(iter((key,)) if key else iter(self._entries))
+        readers = self._readers_of.setdefault(key, []) if key else self._readers
+        readers.append(changes)
         try:
             yield changes
         finally:
-            self._readers.remove(changes)
+            readers.remove(changes)
+            if key and not readers:
+                del self._readers_of[key]
 
     def _touch(self, key: ObjectKey, entry: _Entry) -> None:
         entry.last_request_s = self._clock()
@@ -203,7 +207,7 @@ class ActivityLog:
             self._changed(key)
 
     def _changed(self, key: ObjectKey, *, is_pressing: bool = False) -> None:
-        for changes in self._readers:
+        for changes in (*self._readers, *self._readers_of.get(key, ())):
             changes.add(key, is_pressing=is_pressing)
 
 

@@ -39,6 +39,7 @@ class Deployment:
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
+    is_scaled: bool = False  # spec.scaling: the operator writes its replicas
     has_http: bool = False  # spec.serving.inferencePool: its workers also serve HTTP, behind others' gateways
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
     # names of the LoRA adapters that its workers serve beside the base, and since when (RFC 3339) each has been there
@@ -128,6 +129,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
+        is_scaled=bool(spec.get("scaling")),
         has_http=bool((spec.get("serving") or {}).get("inferencePool")),
         sleep_level=int(level[1]) if level else 0,
         adapters=_adapters(obj),

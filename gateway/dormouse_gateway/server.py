@@ -35,7 +35,9 @@ from dormouse_gateway.picker.door import PickerDoor
 from dormouse_gateway.picker.service import Core, EndpointPicker, Limits, Proofs
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
+from dormouse_gateway.scaler.door import ScalerDoor
 from dormouse_gateway.seeds import Seeds
+from dormouse_gateway.service_door import ServiceDoor
 from dormouse_gateway.settings import (
     Settings,
     hold_settings,
@@ -67,6 +69,7 @@ class Ports:
     http: int
     openai: int
     picker: int | None = None  # None = Envoy cannot ask
+    scaler: int | None = None  # None = KEDA cannot ask
 
 
 class Gateway:
@@ -113,6 +116,7 @@ class Gateway:
         app = self._make_app(self._proxy)
         self._openai = self._openai_door(app)
         self._picker = None if settings.picker_port is None else self._make_picker(app, seeds)
+        self._scaler = None if settings.scaler_port is None else ScalerDoor(self.router, self._identity)
         self._reflectors = self._watches(api)
         self._follow()
 
@@ -173,6 +177,7 @@ class Gateway:
             await self._http.start(host, self._settings.metrics_port),
             await self._openai.start(host, self._settings.http_port),
             await self._picker.start(host, self._settings.picker_port or 0) if self._picker else None,
+            await self._scaler.start(host, self._settings.scaler_port or 0) if self._scaler else None,
         )
         await self._grpc.start()
         _LOG.info("listening: %s", ports)
@@ -203,16 +208,16 @@ class Gateway:
             self.router.is_synced = True
             self._is_ready = True
             await self._grpc.tell(is_serving=True)
-            if self._picker:
-                await self._picker.tell(is_serving=True)
+            for door in self._partners:
+                await door.tell(is_serving=True)
             _LOG.info("serving %d models", len(self.router.catalogue))
 
     async def _end(self, watching: asyncio.Task[None]) -> None:
         """Say that we go, let clients notice, let running requests end, close everything."""
         self._is_ready = False
         await self._grpc.say_that_it_ends()
-        if self._picker:
-            await self._picker.say_that_it_ends()
+        for door in self._partners:
+            await door.say_that_it_ends()
         _LOG.info("ending: %d requests are running, %d held", self.router.pool.in_flight().total(), len(self.holder))
         await asyncio.sleep(self._settings.lame_duck_s)
         await self._drain(self._settings.drain_timeout_s - await self._until_clients_left())
@@ -234,6 +239,11 @@ class Gateway:
         return await until_quiet(self._num_taken, timeout_s=timeout_s)
 
     @property
+    def _partners(self) -> Sequence[ServiceDoor]:
+        """Return the doors of other people's programs that are open."""
+        return [door for door in (self._picker, self._scaler) if door]
+
+    @property
     def picker_taken(self) -> int:
         """Return about how many requests Envoy asked so far."""
         return self._picker.num_taken if self._picker else 0
@@ -247,6 +257,8 @@ class Gateway:
         handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
         pickers = [self._picker.stop(timeout_s)] if self._picker else []
         await asyncio.gather(self._grpc.inference.stop(timeout_s), self._openai.stop(timeout_s), *pickers)
+        if self._scaler:
+            await self._scaler.stop(_CONTROL_GRACE_S)  # its streams never end by themselves
         handle.cancel()
 
     def _make_app(self, proxy: InferenceProxy) -> Starlette:

@@ -131,7 +131,7 @@ def test_where_spans_are_sent_gateways_and_workers_reach_the_collectors_port_and
 def test_each_arrow_can_be_narrowed(everything: list[Manifest]):
     of, ingress, scrapers = policies(everything), " of ingress", (" of monitoring", 8080)
     assert into(of["operator"]) == {scrapers}
-    asked = {(ingress, port) for port in (50051, 8000, 9002)}
+    asked = {(ingress, port) for port in (50051, 8000, 9002, 9003)}
     assert into(of["gateway"]) == {scrapers, *asked, ("operator", 50052)}
     assert {(ingress, 50051), scrapers} < into(of["workers"])
     assert EVERYBODY not in {who for part in ("operator", "gateway", "workers") for who, _ in into(of[part])}

@@ -1,0 +1,1 @@
+"""KEDA's external scaler: other people's autoscalers ask here how much there is to do."""
