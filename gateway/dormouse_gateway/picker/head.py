@@ -11,8 +11,7 @@ from dormouse_gateway.openai.headers import check_framing, check_size
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET_KEY = "x-gateway-destination-endpoint-subset"
-_WHOLE = (pb.ProcessingMode.BUFFERED, pb.ProcessingMode.BUFFERED_PARTIAL)
-_TAKEN = (*_WHOLE, pb.ProcessingMode.FULL_DUPLEX_STREAMED)
+_TAKEN = (pb.ProcessingMode.BUFFERED, pb.ProcessingMode.FULL_DUPLEX_STREAMED)
 
 
 @dataclass(frozen=True, slots=True)

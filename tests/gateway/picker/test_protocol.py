@@ -1,0 +1,119 @@
+"""What the endpoint picker protocol says beyond what our Envoy does: asked by hand, message by message."""
+
+import json
+import subprocess
+
+import grpc
+import pytest
+from grpc import aio
+
+from bench.envoy.process import BINARY
+from dormouse_api.foreign import ext_proc_pb2 as pb
+from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
+from tests.gateway.picker.conftest import CHAT, HI
+from tools.bootstrap import ROOT
+
+MODE = pb.ProcessingMode
+BODY = json.dumps(HI).encode()
+DESTINATION = "x-gateway-destination-endpoint"
+SECONDS = 30
+
+
+@pytest.fixture
+async def picker(town):
+    """A stub of the town's picker."""
+    async with aio.insecure_channel(f"127.0.0.1:{town.house.ports.picker}") as channel:
+        yield rpc.ExternalProcessorStub(channel)
+
+
+def head(*, mode=MODE.FULL_DUPLEX_STREAMED, subset=None, headers=()):
+    said = [(":method", "POST"), (":path", CHAT), ("content-type", "application/json"), *headers]
+    message = pb.ProcessingRequest(
+        request_headers=pb.HttpHeaders(
+            headers=pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in said])
+        ),
+        protocol_config=pb.ProtocolConfiguration(request_body_mode=mode),
+    )
+    if subset is not None:
+        hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+        hint["x-gateway-destination-endpoint-subset"] = subset
+    return message
+
+
+def body(raw=BODY, *, is_last=True):
+    return pb.ProcessingRequest(request_body=pb.HttpBody(body=raw, end_of_stream=is_last))
+
+
+async def answer(picker, *messages):
+    """Return the first answer after these messages."""
+    call = picker.Process(timeout=SECONDS)
+    for message in messages:
+        await call.write(message)
+    told = await call.read()
+    call.cancel()
+    return told
+
+
+async def test_the_destination_stands_in_the_header_and_in_the_metadata(town, picker):
+    told = await answer(picker, head(), body(BODY[:9], is_last=False), body(BODY[9:]))
+    options = told.request_headers.response.header_mutation.set_headers
+    said = {option.header.key: option.header.raw_value.decode() for option in options}
+    assert said[DESTINATION] in {f"127.0.0.1:{port}" for port in town.http_ports}
+    assert told.dynamic_metadata["envoy.lb"][DESTINATION] == said[DESTINATION]
+    assert told.request_headers.response.clear_route_cache
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_only_endpoints_that_the_data_plane_allows_are_chosen(town, picker, index):
+    allowed = f"127.0.0.1:{town.http_ports[index]}"
+    for _ in range(4):
+        told = await answer(picker, head(subset=["10.9.9.9:8000", allowed]), body())
+        assert told.dynamic_metadata["envoy.lb"][DESTINATION] == allowed
+
+
+@pytest.mark.parametrize("subset", [[], ["10.9.9.9:8000"]])
+async def test_where_it_allows_none_of_ours_the_answer_is_503(town, picker, subset):
+    told = await answer(picker, head(subset=subset), body())
+    assert told.immediate_response.status.code == 503
+    assert town.is_quiet()
+
+
+@pytest.mark.parametrize("mode", [MODE.NONE, MODE.STREAMED, MODE.BUFFERED_PARTIAL])
+async def test_a_filter_that_brings_no_whole_body_is_told_its_setting(picker, mode):
+    told = (await answer(picker, head(mode=mode))).immediate_response
+    assert told.status.code == 500
+    assert f"request_body_mode is {MODE.BodySendMode.Name(mode)}" in told.body.decode()
+
+
+async def test_trailers_of_requests_are_refused_and_half_a_body_ends_with_its_sender(picker):
+    trailers = pb.ProcessingRequest(request_trailers=pb.HttpTrailers())
+    told = await answer(picker, head(), body(b"{", is_last=False), trailers)
+    assert told.immediate_response.status.code == 400
+    call = picker.Process(timeout=SECONDS)
+    await call.write(head(mode=MODE.BUFFERED))
+    assert (await call.read()).WhichOneof("response") == "request_headers"
+    await call.write(body(b"{", is_last=False))
+    await call.done_writing()
+    assert await call.read() is aio.EOF
+
+
+async def test_a_conversation_that_begins_with_something_else_is_no_request(picker):
+    with pytest.raises(grpc.RpcError) as caught:
+        await answer(picker, body())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "request_header_mode must be SEND" in caught.value.details()
+
+
+async def test_the_ticket_is_the_gateways_and_what_a_client_sent_goes(picker):
+    told = await answer(picker, head(headers=[("dormouse-ticket", "stolen"), ("x-api-key", "k")]), body())
+    mutation = told.request_headers.response.header_mutation
+    assert {"dormouse-ticket", "x-api-key"} <= set(mutation.remove_headers)
+    tickets = [each.header.raw_value for each in mutation.set_headers if each.header.key == "dormouse-ticket"]
+    assert len(tickets) == 1
+    assert tickets[0].startswith(b"gateway;uid-")
+
+
+def test_the_example_is_a_configuration_that_envoy_takes():
+    flags = ["--mode", "validate", "-c", str(ROOT / "examples/envoy/envoy.yaml")]
+    said = subprocess.run([BINARY, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
