@@ -53,6 +53,7 @@ class GatewayControl(rpc.GatewayControlServicer):
     def close(self) -> None:
         """End all streams soon: the gateway has no requests any more."""
         self._closed.set()
+        self._counting.leave()
 
     async def WatchActivity(self, request: pb.WatchActivityRequest, context: Any) -> AsyncIterator[pb.ActivityUpdate]:
         """Stream all activity and then the changes. Ends with the gateway."""

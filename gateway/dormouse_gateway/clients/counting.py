@@ -147,6 +147,7 @@ class Counting:
 
     async def questions(self, is_over: Callable[[], bool]) -> AsyncIterator[pb.LimitQuestions]:
         """Yield what an operator that counts from now on has to know; the one before, if there is one, ends."""
+        self.leave()
         outbox = self._outbox = _Outbox()
         try:
             yield pb.LimitQuestions(gateway=self.name, uses=[self._whole(*each) for each in self._known.items()])
@@ -154,8 +155,17 @@ class Counting:
                 yield await outbox.take()
         finally:
             if self._outbox is outbox:
-                self._outbox = None
-                self._wake_all()
+                self.leave()
+
+    def leave(self) -> None:
+        """End the stream of the operator that counts, if there is one; what was asked is judged here."""
+        if self._outbox is None:
+            return
+        self._outbox.wake()
+        self._outbox = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(_OperatorLost())
 
     def answer(self, answers: pb.LimitAnswers) -> None:
         """Take what the operator says."""
@@ -213,11 +223,6 @@ class Counting:
         used = pb.UsedOnDay(day=day, requests=today.requests, tokens=today.tokens)
         return pb.LimitUse(key=name, seconds=seconds, today=used)
 
-    def _wake_all(self) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(_OperatorLost())
-
 
 class _OperatorLost(Exception):
     """Who was asked is gone."""
@@ -232,6 +237,10 @@ class _Outbox:
 
     def put(self, message: pb.LimitQuestion | pb.LimitUse) -> None:
         (self._next.questions if isinstance(message, pb.LimitQuestion) else self._next.uses).append(message)  # type: ignore[arg-type]  # each has its list
+        self._some.set()
+
+    def wake(self) -> None:
+        """Have whoever waits for something to tell look again."""
         self._some.set()
 
     async def take(self) -> pb.LimitQuestions:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
 from dormouse_gateway.hold.line import Held, HoldFull, HoldQueue, HoldSettings, WaitPolicy, WaitReason
-from dormouse_gateway.hold.shares import Flow
+from dormouse_gateway.hold.places import Places
 from dormouse_gateway.hold.slept import Slept
 from dormouse_gateway.hold.wait import HoldTicket, Start
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
@@ -56,6 +56,7 @@ class Holder:
         """Take who hears that a line begins or ends, that nobody waits for a wake, and how long a request was held."""
         self._router = router
         self._settings = settings
+        self._places = Places(router, settings.worker_queue)
         self._on_first = on_first
         self._on_unwanted = on_unwanted
         self._on_end = on_end
@@ -94,9 +95,9 @@ class Holder:
         """
         wait.is_held = False
         self._router.shares.arrive(deployment.key, wait.flow)
-        batch = self._batch(deployment)
+        batch = self._places.batch(deployment)
         lease = None
-        if self._is_next(deployment.key, wait.flow, batch):
+        if self._places.is_next(deployment.key, wait.flow, batch, waiting=self._queue.flows(deployment.key)):
             lease = self._router.try_lease(deployment.key, batch, tried=tried, demand=demand, flow=wait.flow)
         if lease:
             return lease
@@ -223,7 +224,7 @@ class Holder:
     def _let_go(self, deployment: Deployment, terms: WaitPolicy, requests: Iterable[_Request]) -> None:
         """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
         now_s = self.clock()
-        self._grant(requests, self._batch(deployment), now_s)
+        self._grant(requests, self._places.batch(deployment), now_s)
         self._refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
 
     def _grant(self, requests: Iterable[_Request], batch: WorkerCapacity, now_s: float) -> None:
@@ -233,7 +234,7 @@ class Holder:
             if request.granted.cancelled():  # its client has just gone
                 self._queue.leave(request)
                 continue
-            if request.like is None and not self._may_start(request.key, request.flow, batch):
+            if request.like is None and not self._places.may_start(request.key, request.flow, batch):
                 continue  # its key has what it may have while others use the model; their requests may go
             if request.want not in hopeless:
                 if self._grant_one(request, batch, now_s):
@@ -262,17 +263,6 @@ class Holder:
         self._queue.leave(request)
         request.granted.set_result(lease)
         return True
-
-    def _is_next(self, key: ObjectKey, flow: Flow, batch: WorkerCapacity) -> bool:
-        """Return whether a request that just came may go at once: those who wait, if any, may not because of shares."""
-        waiting = self._queue.flows(key)
-        if waiting is None or not self._may_start(key, flow, batch):
-            return False
-        return not any(self._may_start(key, other, batch) for other in waiting)
-
-    def _may_start(self, key: ObjectKey, flow: Flow, batch: WorkerCapacity) -> bool:
-        """Return whether a key may run one more, beside others that use the model."""
-        return self._router.shares.may_start(key, flow, lambda: batch.max_running * self._router.pool.num_ready(key))
 
     def _heirless(self, like: Endpoint) -> CallError | None:
         """Return why not to wait for a worker that will not come: those that are there run something else."""
@@ -314,9 +304,6 @@ class Holder:
         if deployment.phase == "Failed":
             return WaitPolicy(WaitReason.FAILING, min(FAILING_LIMIT_S, deployment.hold_timeout_s))
         return WaitPolicy(WaitReason.COLD, deployment.hold_timeout_s)
-
-    def _batch(self, deployment: Deployment) -> WorkerCapacity:
-        return WorkerCapacity(deployment.max_num_seqs, self._settings.worker_queue)
 
 
 def _refusal(key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> CallError | None:
