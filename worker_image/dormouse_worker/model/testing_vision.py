@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from dormouse_worker.common.images import ImageInput
 from dormouse_worker.model.testing import BOS, EOS, VOCAB_SIZE, write_tiny_tokenizer
 
 IMAGE = VOCAB_SIZE  # the placeholder's id
-MAX_POSITIONS = 192
+MAX_POSITIONS = 256
 _TEXT: Mapping[str, Any] = MappingProxyType(
     {
         "model_type": "llama",
@@ -57,6 +57,7 @@ class Picture:
     tensors: Mapping[str, torch.Tensor]
     runs: tuple[int, ...]
     grid: tuple[int, int, int] | None = None
+    tile_dim: int = 0  # along which processors join the images of a prompt
 
     @property
     def num_between(self) -> int:
@@ -69,20 +70,120 @@ class Picture:
         return hashlib.sha256(save({name: tensor.contiguous() for name, tensor in self.tensors.items()})).digest()
 
 
+Drawer = Callable[[torch.Generator, int], Picture]
+
+
 @dataclass(frozen=True)
 class VisionCase:
     """A family's tiny configuration."""
 
     fields: Mapping[str, Any]
-    text: Mapping[str, Any] = field(default_factory=dict)
-    vision: Mapping[str, Any] = field(default_factory=dict)
+    draw: Drawer
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
     is_lean: bool = True  # whether our own decoders compute its language model
+    model_type: str = ""  # "" = the case's name
+
+
+_LAST: Mapping[str, Any] = MappingProxyType({"vision_feature_layer": -1})
+_SIGLIP: Mapping[str, Any] = MappingProxyType({**_CLIP, "model_type": "siglip_vision_model"})
+_PIXTRAL: Mapping[str, Any] = MappingProxyType(
+    {**_CLIP, "model_type": "pixtral", "head_dim": 8, "image_size": 32, "num_channels": 3}
+)
+_PINPOINTS = [[16, 32], [32, 16], [32, 32]]
+
+
+def _own_tower(vision: Mapping[str, Any], **fields: Any) -> Mapping[str, Any]:
+    """Return a tower's fields for a family that has a class of its own for it."""
+    return MappingProxyType({**{key: value for key, value in vision.items() if key != "model_type"}, **fields})
+
+
+def _square(generator: torch.Generator, *shape: int, size: tuple[int, int] = (16, 16)) -> torch.Tensor:
+    return torch.randn(*shape, 3, *size, generator=generator)
+
+
+def _draw_picture(generator: torch.Generator, seed: int) -> Picture:
+    del seed
+    return Picture({"pixel_values": _square(generator, 1)}, (16,))
+
+
+def _draw_sized(merge: int) -> Drawer:
+    def draw(generator: torch.Generator, seed: int) -> Picture:
+        height, width = ((8, 16), (16, 8), (16, 24))[seed % 3]
+        pixels = _square(generator, 1, size=(height, width))
+        rows = height // 4 // merge
+        return Picture(
+            {"pixel_values": pixels, "image_sizes": torch.tensor([[height, width]])}, (width // 4 // merge,) * rows
+        )
+
+    return draw
+
+
+def _draw_tiles(generator: torch.Generator, seed: int) -> Picture:
+    num_tiles = 1 + seed % 3
+    return Picture({"pixel_values": _square(generator, num_tiles)}, (4,) * num_tiles)
+
+
+def _draw_masked_tiles(generator: torch.Generator, seed: int) -> Picture:
+    pixels = _square(generator, 1, 1 + seed % 3)
+    mask = torch.ones_like(pixels[:, :, 0], dtype=torch.long)
+    mask[:, -1, 8 + 4 * (seed % 2) :] = 0
+    return Picture({"pixel_values": pixels, "pixel_attention_mask": mask}, (4,) * pixels.shape[1], tile_dim=1)
+
+
+def _draw_pinpointed(generator: torch.Generator, seed: int) -> Picture:
+    (height, width), num_rows = (((20, 40), 52), ((30, 30), 88))[seed % 2]
+    num_tiles = 3 if seed % 2 == 0 else 5
+    sizes = torch.tensor([[height, width]])
+    return Picture({"pixel_values": _square(generator, 1, num_tiles), "image_sizes": sizes}, (num_rows,))
 
 
 CASES: Mapping[str, VisionCase] = MappingProxyType(
     {
-        "llava": VisionCase(
-            {"image_token_index": IMAGE, "image_seq_length": 16, "vision_feature_layer": -1}, _TEXT, _CLIP
+        "aya_vision": VisionCase(
+            {"image_token_index": IMAGE, "downsample_factor": 2, "alignment_intermediate_size": 64, **_LAST},
+            _draw_tiles,
+            {**_TEXT, "model_type": "cohere2", "sliding_window": 8},
+            _SIGLIP,
+            is_lean=False,
+        ),
+        "idefics3": VisionCase(
+            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
+        ),
+        "internvl": VisionCase(
+            {"image_token_id": IMAGE, "image_seq_length": 4, "downsample_ratio": 0.5},
+            _draw_tiles,
+            {**_TEXT, "model_type": "qwen2"},
+            _own_tower(_CLIP, image_size=[16, 16], patch_size=[4, 4]),
+        ),
+        "llava": VisionCase({"image_token_index": IMAGE, "image_seq_length": 16, **_LAST}, _draw_picture, _TEXT, _CLIP),
+        "llava_next": VisionCase(
+            {"image_token_index": IMAGE, "image_grid_pinpoints": _PINPOINTS, **_LAST}, _draw_pinpointed, _TEXT, _CLIP
+        ),
+        "llava_onevision": VisionCase(
+            {"image_token_index": IMAGE, "video_token_index": IMAGE + 1, "image_grid_pinpoints": _PINPOINTS, **_LAST},
+            _draw_pinpointed,
+            {**_TEXT, "model_type": "qwen2"},
+            _SIGLIP,
+        ),
+        "mistral3": VisionCase(
+            {"image_token_index": IMAGE, "spatial_merge_size": 2, **_LAST},
+            _draw_sized(2),
+            {**_TEXT, "model_type": "mistral", "sliding_window": None},
+            _PIXTRAL,
+        ),
+        "pixtral": VisionCase(
+            {"image_token_index": IMAGE, "vision_feature_select_strategy": "full", **_LAST},
+            _draw_sized(1),
+            {**_TEXT, "model_type": "mistral", "sliding_window": 8},
+            _PIXTRAL,
+            model_type="llava",
+        ),
+        "smolvlm": VisionCase(
+            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
+        ),
+        "vipllava": VisionCase(
+            {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}, _draw_picture, _TEXT, _CLIP
         ),
     }
 )
@@ -93,7 +194,7 @@ def write_tiny_vision_model(directory: Path, family: str, *, seed: int = 0, **te
     torch.manual_seed(seed)
     case = CASES[family]
     config = AutoConfig.for_model(
-        family, text_config={**case.text, **text}, vision_config=dict(case.vision), **case.fields
+        case.model_type or family, text_config={**case.text, **text}, vision_config=dict(case.vision), **case.fields
     )
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -108,16 +209,7 @@ def write_tiny_vision_model(directory: Path, family: str, *, seed: int = 0, **te
 
 def draw_picture(family: str, seed: int) -> Picture:
     """Return an image of the family; seeds choose content and size."""
-    generator = torch.Generator().manual_seed(seed)
-    return _DRAWERS[family](generator, seed)
-
-
-def _draw_square(generator: torch.Generator, seed: int) -> Picture:
-    del seed
-    return Picture({"pixel_values": torch.randn(1, 3, 16, 16, generator=generator)}, (16,))
-
-
-_DRAWERS = {"llava": _draw_square}
+    return CASES[family].draw(torch.Generator().manual_seed(seed), seed)
 
 
 def build_prompt(parts: Sequence[list[int] | Picture], folder: Path) -> tuple[list[int], list[ImageInput]]:
@@ -141,14 +233,30 @@ def build_prompt(parts: Sequence[list[int] | Picture], folder: Path) -> tuple[li
     return tokens, images
 
 
+def _joined(pictures: Sequence[Picture]) -> dict[str, torch.Tensor]:
+    """Return what a processor makes of several images: smaller ones are padded with zeros."""
+    dim = pictures[0].tile_dim
+    arguments: dict[str, torch.Tensor] = {}
+    for name in pictures[0].tensors:
+        tensors = [picture.tensors[name] for picture in pictures]
+        shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+        padded = []
+        for tensor in tensors:
+            wanted = [size if axis != dim else tensor.shape[dim] for axis, size in enumerate(shape)]
+            whole = tensor.new_zeros(wanted)
+            whole[tuple(map(slice, tensor.shape))] = tensor
+            padded.append(whole)
+        arguments[name] = torch.cat(padded, dim)
+    return arguments
+
+
 def reference_vision(directory: Path, parts: Sequence[list[int] | Picture], folder: Path, max_tokens: int) -> list[int]:
     """Return what transformers' own greedy `generate` says after the prompt, in float32."""
     model: Any = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)  # nosec B615
     model.eval()
     tokens, _ = build_prompt(parts, folder)
     pictures = [part for part in parts if isinstance(part, Picture)]
-    names = pictures[0].tensors if pictures else ()
-    arguments = {name: torch.cat([picture.tensors[name] for picture in pictures]) for name in names}
+    arguments = _joined(pictures) if pictures else {}
     generated = model.generate(
         torch.tensor([tokens]),
         attention_mask=torch.ones(1, len(tokens), dtype=torch.long),

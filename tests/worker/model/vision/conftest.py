@@ -18,7 +18,7 @@ MAX_TOKENS = 8
 class Seer:
     """A worker and an engine over it."""
 
-    def __init__(self, directory, folder, *, num_blocks=64, host_blocks=0, **settings):
+    def __init__(self, directory, folder, *, num_blocks=80, host_blocks=0, **settings):
         self.folder = folder
         fields = {
             "max_num_batched_tokens": 256,

@@ -6,7 +6,11 @@ from dormouse_worker.common.commands import TAGS
 from dormouse_worker.model.testing_vision import CASES, draw_picture
 
 FAMILIES = sorted(CASES)
+FIRST = {"llava"}
 each_family = pytest.mark.parametrize("family", FAMILIES)
+most_in_slow = pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=() if family in FIRST else pytest.mark.slow) for family in FAMILIES]
+)
 
 
 def prompts_of(family):
@@ -35,20 +39,25 @@ def compare(said):
 
 
 @each_family
-@pytest.mark.parametrize("impl", ["auto", "lean", "transformers"])
-def test_together_in_one_pass_and_in_chunks_through_images(make_seer, compare, family, impl):
-    if impl == "lean" and not CASES[family].is_lean:
-        impl = "auto"
-    for num_tokens in (256, 7):
-        compare(make_seer(family, max_num_batched_tokens=num_tokens, model_impl=impl), family)
+def test_in_chunks_through_images(make_seer, compare, family):
+    seer = make_seer(family, max_num_batched_tokens=7)
+    compare(seer, family)
+    assert ("native" in seer.worker.get_model_info().compute_path.split()) == CASES[family].is_lean
 
 
-@each_family
+@most_in_slow
+@pytest.mark.parametrize("impl", ["auto", "transformers"])
+def test_together_in_one_pass(make_seer, compare, family, impl):
+    compare(make_seer(family, model_impl=impl), family)
+
+
+@most_in_slow
 def test_torchs_attention_says_the_same(make_seer, compare, family):
-    compare(make_seer(family, attention_backend="sdpa", max_num_batched_tokens=13), family)
+    seer = make_seer(family, attention_backend="sdpa", max_num_batched_tokens=13)  # our own decoder, in torch
+    compare(seer, family)
 
 
-@each_family
+@most_in_slow
 @pytest.mark.parametrize("host_blocks", [0, 64])
 def test_preempted_by_recomputing_and_by_swapping(make_seer, said, family, host_blocks):
     prompts = {str(seed): [[1, 2], draw_picture(family, seed), [3, 4]] for seed in (1, 2, 3)}
@@ -59,7 +68,7 @@ def test_preempted_by_recomputing_and_by_swapping(make_seer, said, family, host_
     assert bool(seer.counters.swaps) == bool(host_blocks)
 
 
-@each_family
+@most_in_slow
 def test_known_prefixes_are_of_the_same_images_alone(make_seer, compare, family):
     seer = make_seer(family)
     for name, parts in prompts_of(family).items():
@@ -71,7 +80,7 @@ def test_known_prefixes_are_of_the_same_images_alone(make_seer, compare, family)
     assert seer.num_encoded == encoded
 
 
-@each_family
+@most_in_slow
 @pytest.mark.parametrize("count", [1, 4])
 def test_what_another_worker_began_goes_on_alike(make_seer, said, family, count):
     parts = prompts_of(family)["three"]
@@ -84,7 +93,7 @@ def test_what_another_worker_began_goes_on_alike(make_seer, said, family, count)
     assert tokens == whole[count:]
 
 
-@each_family
+@most_in_slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_after_a_sleep_images_are_read_again(make_seer, compare, family, level):
     seer = make_seer(family)
@@ -98,6 +107,6 @@ def test_after_a_sleep_images_are_read_again(make_seer, compare, family, level):
     assert seer.num_encoded == 2 * encoded
 
 
-@each_family
+@most_in_slow
 def test_drafts_change_nothing(make_seer, compare, family):
     compare(make_seer(family, speculation_method="ngram"), family, repetition_penalty=1.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
 
 Tensors = Mapping[str, torch.Tensor]
+MOST_TILES = 13  # that processors cut an image into by their defaults: 12, and the whole
+MOST_MASKED_TILES = 17  # 4 × 4, and the whole
 MOST_ROWS = 8192  # of encoded images, where longer passes do not need more
 
 
@@ -23,19 +26,57 @@ MOST_ROWS = 8192  # of encoded images, where longer passes do not need more
 class VisionFamily:
     """Models whose images are computed exactly as transformers does."""
 
-    text: str  # the language model's name within `module.model`
     largest: Callable[[Any], Tensors]  # of a configuration: what its processor makes of the largest image
-    optional: frozenset[str] = frozenset()  # tensors that an image may have besides those
+    text: str = "language_model"  # its name within `module.model`
+
+
+def _square(config: Any, *shape: int) -> torch.Tensor:
+    """Return ones of so many pictures or tiles, as large as the encoder takes them."""
+    size = config.vision_config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return torch.ones(*shape, getattr(config.vision_config, "num_channels", 3), height, width)
 
 
 def _one_picture(config: Any) -> Tensors:
+    return {"pixel_values": _square(config, 1)}
+
+
+def _tiles(config: Any) -> Tensors:
+    return {"pixel_values": _square(config, MOST_TILES)}
+
+
+def _masked_tiles(config: Any) -> Tensors:
+    pixels = _square(config, 1, MOST_MASKED_TILES)
+    return {"pixel_values": pixels, "pixel_attention_mask": torch.ones_like(pixels[:, :, 0], dtype=torch.long)}
+
+
+def _sized_picture(config: Any) -> Tensors:
+    if config.vision_config.model_type != "pixtral":
+        return _one_picture(config)
+    pixels = _square(config, 1)
+    return {"pixel_values": pixels, "image_sizes": torch.tensor([pixels.shape[-2:]])}
+
+
+def _pinpointed_tiles(config: Any) -> Tensors:
     size = config.vision_config.image_size
-    return {"pixel_values": torch.ones(1, config.vision_config.num_channels, size, size)}
+    height, width = max(config.image_grid_pinpoints, key=lambda point: point[0] * point[1])
+    num_tiles = 1 + (height // size) * (width // size)
+    return {"pixel_values": _square(config, 1, num_tiles), "image_sizes": torch.tensor([[height, width]])}
 
 
-FAMILIES: Mapping[str, VisionFamily] = {
-    "llava": VisionFamily("language_model", _one_picture),
-}
+FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
+    {
+        "aya_vision": VisionFamily(_tiles),
+        "idefics3": VisionFamily(_masked_tiles, text="text_model"),
+        "internvl": VisionFamily(_tiles),
+        "llava": VisionFamily(_sized_picture),
+        "llava_next": VisionFamily(_pinpointed_tiles),
+        "llava_onevision": VisionFamily(_pinpointed_tiles),
+        "mistral3": VisionFamily(_sized_picture),
+        "smolvlm": VisionFamily(_masked_tiles, text="text_model"),
+        "vipllava": VisionFamily(_one_picture),
+    }
+)
 
 
 def family_of(config: Any) -> VisionFamily | None:

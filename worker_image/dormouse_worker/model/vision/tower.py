@@ -58,7 +58,7 @@ class ImageTower:
         except (OSError, SafetensorError) as error:
             raise InvalidArgument(f"its file cannot be read: {error}") from error
         needed = self.largest().keys()
-        if not needed <= tensors.keys() <= needed | self.family.optional:
+        if tensors.keys() != needed:
             raise InvalidArgument(f"its file has {', '.join(sorted(tensors))}; needed are {', '.join(sorted(needed))}")
         return tensors
 

@@ -1,0 +1,84 @@
+"""What is refused of an image's file when it is encoded; what a model that reads images is not combined with."""
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import save
+
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.testing_vision import draw_picture
+
+GOOD = [[1], draw_picture("llava", 1), [2]]
+OTHER = [[1], draw_picture("llava", 2), [2]]
+
+
+@pytest.fixture
+def ask(make_seer):
+    """Return a function that asks with other contents in the first image's file; it returns why the request failed."""
+    seer = make_seer("llava")
+
+    def with_contents(contents):
+        seer.add("bad", GOOD)
+        (request,) = [seer.engine._scheduler.request("bad")]
+        path = seer.folder / request.images[0].tensors
+        image = msgspec.structs.replace(request.images[0], num_bytes=len(contents))
+        path.write_bytes(contents)
+        request.images = [image]
+        seer.add("good", OTHER)
+        failed, tokens = {}, []
+        while (outputs := seer.engine.step()) is not None:
+            failed |= outputs.failed
+            tokens += [token for output in outputs.outputs for token in output.token_ids]
+        seer.engine.check_integrity()
+        assert seer.engine.num_failures_in_a_row == 0
+        assert failed.keys() == {"bad"}
+        return failed["bad"], tokens
+
+    return with_contents
+
+
+@pytest.mark.parametrize(
+    ("contents", "why"),
+    [
+        (b"nothing like it", "its file cannot be read"),
+        (save({"other": torch.ones(1)}), "its file has other; needed are pixel_values"),
+        (save({"pixel_values": torch.ones(1, 3, 16, 16, 2)}), "an image cannot be encoded"),
+        (save({"pixel_values": torch.ones(2, 3, 16, 16)}), "the encoder makes 32 rows of it, and the prompt has 16"),
+        (save({"pixel_values": torch.full((1, 3, 16, 16), torch.nan)}), "numbers for it are not finite"),
+    ],
+)
+def test_a_broken_file_fails_its_request_only(ask, said, contents, why):
+    told, tokens = ask(contents)
+    assert why in told
+    assert tokens == said("llava", OTHER)
+
+
+def test_a_file_that_changed_its_size_fails_its_request_only(make_seer):
+    seer = make_seer("llava")
+    seer.add("bad", GOOD)
+    next(seer.folder.iterdir()).write_bytes(b"short")
+    (why,) = seer.engine.step().failed.values()
+    assert "5 bytes are there" in why
+
+
+def test_the_profile_counts_the_rows_that_are_kept(make_seer):
+    assert make_seer("llava", max_num_batched_tokens=32).worker.get_memory_report().image_rows == 256
+
+
+@pytest.mark.parametrize(
+    ("settings", "layout", "name"),
+    [
+        ({"enable_lora": True}, Layout(), "enable_lora is True"),
+        ({"quantization": "int8"}, Layout(), "quantization is int8"),
+        ({"tensor_parallel_size": 2}, Layout(2, 1, 0), "tensor_parallel_size is 2"),
+        ({"pipeline_parallel_size": 2}, Layout(1, 2, 0), "pipeline_parallel_size is 2"),
+    ],
+)
+def test_what_is_not_combined_with_images_is_refused_by_name(seeing, settings, layout, name):
+    with pytest.raises(InvalidSettings, match=rf"{name}, .* reads images \(llava\)"):
+        load(make_settings(seeing("llava"), **settings), CpuDevice(Host()), layout)
