@@ -105,6 +105,8 @@ _UNITS: Mapping[str, str] = {
     "dormouse_requests_not_finite": "requests",
     "vllm:engine_sleep_state": "0 or 1",
     "vllm:lora_requests_info": "seconds",
+    "vllm:mm_cache_hits": "images",
+    "vllm:mm_cache_queries": "images",
     "vllm:num_preemptions": "requests",
     "vllm:num_requests_running": "requests",
     "vllm:num_requests_waiting": "requests",

@@ -24,6 +24,8 @@ PROMISED = {
     "vllm:request_success",
     "vllm:prefix_cache_queries",
     "vllm:prefix_cache_hits",
+    "vllm:mm_cache_queries",
+    "vllm:mm_cache_hits",
     "vllm:cache_config_info",
     "vllm:engine_sleep_state",
     "dormouse_actuation_seconds",

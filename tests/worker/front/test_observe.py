@@ -43,6 +43,7 @@ async def test_a_request_shows_in_every_metric_that_speaks_of_it(house):
 
 async def test_what_the_steps_counted_adds_up(house):
     counted = {"prefix_queries": 10, "prefix_hits": 4, "preemptions": 1, "not_finite": 3}
+    counted |= {"mm_cache_queries": 3, "mm_cache_hits": 2}
     for _ in range(2):
         house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, **counted))
     house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, prefix_queries=5))
@@ -50,6 +51,7 @@ async def test_what_the_steps_counted_adds_up(house):
     found = await samples(house)
     assert found["vllm:prefix_cache_queries_total",] == 25
     assert found["vllm:prefix_cache_hits_total",] == 8
+    assert (found["vllm:mm_cache_queries_total",], found["vllm:mm_cache_hits_total",]) == (6, 4)
     assert found["vllm:num_preemptions_total",] == 2
     assert found["dormouse_requests_not_finite_total",] == 6
 

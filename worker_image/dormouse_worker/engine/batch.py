@@ -70,6 +70,7 @@ class EncodeImage(msgspec.Struct, frozen=True, gc=False):
     tensors: str  # as in `ImageInput`
     num_bytes: int
     num_rows: int
+    grid: tuple[int, int, int] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class RankSequence:
         "num_blocks",
         "num_prompt_tokens",
         "request_id",
+        "rope",
         "row",
         "sampling",
         "takes_forced",
@@ -47,6 +48,7 @@ class RankSequence:
         self.sampling = new.sampling
         self.lora_slot = new.lora_slot
         self.images = new.images
+        self.rope: Ints | None = None  # set by its owner: see `rope.prompt_positions`
         self.takes_likeliest = takes_likeliest(new.sampling)
         self.is_plain = is_plain(new.sampling)
         self.needs_logits_only = needs_logits_only(new.sampling)

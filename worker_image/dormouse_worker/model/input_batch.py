@@ -15,6 +15,7 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
 from dormouse_worker.model.vision.placed import Placed, place
+from dormouse_worker.model.vision.rope import prompt_positions, span_positions
 
 PROMISED = -1  # a token that was sampled on the device and has not come yet
 
@@ -30,6 +31,7 @@ class PackedInput:
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
     lora_slots: Ints | None = None  # [T] where each row's adapter lies, -1 = it has none; None = no row has one
     images: tuple[Placed, ...] = ()  # rows that are no tokens'
+    rope: Ints | None = None  # [3, T] in time, height and width; None = positions are all the same in these
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,19 @@ class InputBatch:
     """Owns rows [0, max_num_seqs): their tokens and block tables."""
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, block_size: int, windows: tuple[int | None, ...]
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        windows: tuple[int | None, ...],
+        image_merge: int = 0,
     ) -> None:
-        """Allocate and touch: whoever measures this process's memory shall see all of it now."""
+        """Allocate and touch: whoever measures this process's memory shall see all of it now.
+
+        `image_merge` patches make one row of an image where positions are in time, height and width; 0 = they are not.
+        """
+        self._image_merge = image_merge
         self._block_size = block_size
         self._windows = windows
         self.num_rows = max_num_seqs
@@ -141,7 +153,8 @@ class InputBatch:
         lora_slots = None if slots is None else np.repeat(slots, np.diff(spans.query_starts))
         tokens = self._token_ids[row_of, positions]
         images = _place_images(batch_rows, batch, spans.query_starts) if batch_rows.seeing else ()
-        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images)
+        rope = _turn(batch_rows, positions, spans.query_starts) if self._image_merge and batch_rows.seeing else None
+        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images, rope)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
         last, before = self._lineups
@@ -154,7 +167,10 @@ class InputBatch:
 
     def _add(self, new: NewSequence) -> None:
         row = self._free_rows.pop()
-        self._sequences[new.request_id] = RankSequence(new, row, self._token_ids, self._num_tokens, len(self._windows))
+        sequence = RankSequence(new, row, self._token_ids, self._num_tokens, len(self._windows))
+        self._sequences[new.request_id] = sequence
+        if new.images and self._image_merge:
+            sequence.rope = prompt_positions(new.images, len(new.prompt_token_ids), self._image_merge)
 
     def _append_blocks(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
@@ -178,6 +194,16 @@ def _place_images(batch_rows: BatchRows, batch: Batch, query_starts: Ints) -> tu
             sequence.images, batch.sequences[index].start, batch.sequences[index].end, int(query_starts[index])
         )
     )
+
+
+def _turn(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints:
+    """Return the positions [3, T] of a pass in which sequences have images."""
+    rope = np.tile(positions, (3, 1))
+    for index, sequence in batch_rows.seeing:
+        if sequence.rope is not None:
+            rows = slice(query_starts[index], query_starts[index + 1])
+            rope[:, rows] = span_positions(sequence.rope, positions[rows])
+    return rope
 
 
 def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:

@@ -40,7 +40,7 @@ from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
-from dormouse_worker.model.vision.families import check_vision, family_of, max_image_rows
+from dormouse_worker.model.vision.families import check_vision, family_of, image_merge, max_image_rows
 from dormouse_worker.model.vision.placed import ImageRows, put_rows
 from dormouse_worker.model.vision.tower import ImageTower
 from dormouse_worker.model.weights.kind import GENERATES, SEES
@@ -72,6 +72,7 @@ class LoadedModel:
     quantization: str = NONE  # how the weights of its linear maps lie
     tower: ImageTower | None = None  # what makes rows of images; None = it reads none
     image_rows: int = 0  # of encoded images, that are kept
+    image_merge: int = 0  # patches along an axis that make one row, where positions have three axes; 0 = they have one
 
     @property
     def weights_bytes(self) -> int:
@@ -97,6 +98,8 @@ class LoadedModel:
     ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], ascending rows that are wanted.
 
+        Positions in time, height and width are [3, T].
+
         In torch, by our own decoder or by transformers' module. Attention is answered by the forward context, in which
         every call must lie. What is not the last stage sends its hidden states to the next one instead, and returns
         nobody's logits, [0, …].
@@ -106,7 +109,7 @@ class LoadedModel:
         if lean is not None:
             return lean.forward(token_ids, positions, rows, embedded)
         begins = {"input_ids": token_ids[None]} if embedded is None else {"inputs_embeds": embedded[None]}
-        arguments = {**begins, "position_ids": positions[None], "use_cache": False}
+        arguments = {**begins, "position_ids": positions[..., None, :], "use_cache": False}
         if not self.layout.is_last_stage:
             return send_stage(self.module, arguments)[0, :0]
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
@@ -212,7 +215,8 @@ def _complete(
         adapters=adapters,
         quantization=name_of_format(module) or NONE,
         tower=_tower(module, settings, device),
-        image_rows=max_image_rows(settings, max_model_len) if family_of(module.config) else 0,
+        image_rows=max_image_rows(module.config, settings, max_model_len),
+        image_merge=image_merge(module.config),
     )
 
 

@@ -81,6 +81,7 @@ class ModelRunner:
             max_model_len=model.max_model_len,
             block_size=cache.spec.block_size,
             windows=cache.spec.windows,
+            image_merge=model.image_merge,
         )
         self._images = EncodedImages(model.tower)
         self._promised: PromisedTokens | None = None

@@ -138,6 +138,40 @@ def _draw_pinpointed(generator: torch.Generator, seed: int) -> Picture:
     return Picture({"pixel_values": _square(generator, 1, num_tiles), "image_sizes": sizes}, (num_rows,))
 
 
+def _draw_patches(generator: torch.Generator, seed: int) -> Picture:
+    height, width = ((4, 6), (8, 4), (2, 2))[seed % 3]
+    pixels = torch.randn(height * width, 3 * 2 * 16, generator=generator)
+    grid = torch.tensor([[1, height, width]])
+    tensors = {"pixel_values": pixels, "image_grid_thw": grid}
+    return Picture(tensors, (height * width // 4,), grid=(1, height, width))
+
+
+_QWEN: Mapping[str, Any] = MappingProxyType(
+    {
+        "image_token_id": IMAGE,
+        "video_token_id": IMAGE + 1,
+        "vision_start_token_id": IMAGE + 2,
+        "vision_end_token_id": IMAGE + 3,
+    }
+)
+_QWEN_TEXT: Mapping[str, Any] = MappingProxyType(
+    {
+        **{key: value for key, value in _TEXT.items() if key != "model_type"},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
+    }
+)
+_QWEN_VISION: Mapping[str, Any] = MappingProxyType(
+    {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "patch_size": 4,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "in_channels": 3,
+        "initializer_range": 0.3,
+    }
+)
 CASES: Mapping[str, VisionCase] = MappingProxyType(
     {
         "aya_vision": VisionCase(
@@ -178,6 +212,22 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
             {**_TEXT, "model_type": "mistral", "sliding_window": 8},
             _PIXTRAL,
             model_type="llava",
+        ),
+        "qwen2_5_vl": VisionCase(
+            _QWEN,
+            _draw_patches,
+            _QWEN_TEXT,
+            {
+                **_QWEN_VISION,
+                "out_hidden_size": 32,
+                "intermediate_size": 48,
+                "window_size": 16,
+                "fullatt_block_indexes": [1],
+            },
+            is_lean=False,
+        ),
+        "qwen2_vl": VisionCase(
+            _QWEN, _draw_patches, _QWEN_TEXT, {**_QWEN_VISION, "embed_dim": 32, "mlp_ratio": 2}, is_lean=False
         ),
         "smolvlm": VisionCase(
             {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
@@ -257,6 +307,8 @@ def reference_vision(directory: Path, parts: Sequence[list[int] | Picture], fold
     tokens, _ = build_prompt(parts, folder)
     pictures = [part for part in parts if isinstance(part, Picture)]
     arguments = _joined(pictures) if pictures else {}
+    if pictures and pictures[0].grid is not None:
+        arguments["mm_token_type_ids"] = (torch.tensor([tokens]) == IMAGE).long()
     generated = model.generate(
         torch.tensor([tokens]),
         attention_mask=torch.ones(1, len(tokens), dtype=torch.long),

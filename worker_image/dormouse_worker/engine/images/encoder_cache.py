@@ -45,7 +45,7 @@ class EncoderCache:
             self._free(unused.pop(0))
         self._rows[image.digest] = image.num_rows
         self.num_encoded += 1
-        return EncodeImage(image.digest, image.tensors, image.num_bytes, image.num_rows)
+        return EncodeImage(image.digest, image.tensors, image.num_bytes, image.num_rows, image.grid)
 
     def hold(self, digest: bytes, request_id: str) -> None:
         """Keep the rows until `release`."""

@@ -60,6 +60,8 @@ class WorkerMetrics:
             "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
         )
         self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self._image_queries = self._counter("vllm:mm_cache_queries", "Images of requests that began to run.")
+        self._image_hits = self._counter("vllm:mm_cache_hits", "Images of these that were not encoded anew.")
         self._preemptions = self._counter("vllm:num_preemptions", "Times that a running request had to wait again.")
         self._drafts = self._counter("vllm:spec_decode_num_drafts", "Passes that a sequence had drafts in.")
         self._draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens of drafts.")
@@ -136,6 +138,9 @@ class WorkerMetrics:
         if step.prefix_queries:
             self._prefix_queries.inc(step.prefix_queries)
             self._prefix_hits.inc(step.prefix_hits)
+        if step.mm_cache_queries:
+            self._image_queries.inc(step.mm_cache_queries)
+            self._image_hits.inc(step.mm_cache_hits)
         if step.preemptions:
             self._preemptions.inc(step.preemptions)
         if step.not_finite:

@@ -56,8 +56,9 @@ class DeviceInput:
         self.promised: PromisedTokens | None = None
 
     def bring(self, packed: PackedInput) -> torch.Tensor:
-        """Return token ids and positions, [2, T] on the device."""
-        inputs = to_device(np.stack([packed.token_ids, packed.positions]), self._device)
+        """Return token ids and positions, [2, T] on the device; [4, T] where these are in time, height and width."""
+        positions = packed.positions[None] if packed.rope is None else packed.rope
+        inputs = to_device(np.concatenate([packed.token_ids[None], positions]), self._device)
         if self.promised is not None:
             self.promised.put_into(inputs[0], packed)
         return inputs
@@ -76,7 +77,7 @@ class GraphPath:
 
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
         """See `ForwardPath`. A graph waits for no weights, and knows of no adapters and images."""
-        is_plain = packed.lora_slots is None and not packed.images
+        is_plain = packed.lora_slots is None and not packed.images and packed.rope is None
         return is_plain and not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
 
     @torch.inference_mode()
@@ -106,7 +107,8 @@ class EagerPath:
     def compute(self, packed: PackedInput, rows: Ints, images: Sequence[ImageRows] = ()) -> torch.Tensor:
         """See `ForwardPath`."""
         device = self._forward.model.device
-        token_ids, positions = self._inputs.bring(packed)
+        inputs = self._inputs.bring(packed)
+        token_ids, positions = inputs[0], inputs[1] if packed.rope is None else inputs[1:]
         plans = [self._backend.plan(group, device) for group in packed.groups]
         slots = packed.lora_slots
         adapters = None if slots is None else AdapterRows(slots, rows, device)

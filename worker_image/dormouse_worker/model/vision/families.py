@@ -5,6 +5,7 @@ Who adds one adds it to the tests of `tests/worker/model/vision/`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from dormouse_worker.common.settings import NONE, EngineSettings
 Tensors = Mapping[str, torch.Tensor]
 MOST_TILES = 13  # that processors cut an image into by their defaults: 12, and the whole
 MOST_MASKED_TILES = 17  # 4 × 4, and the whole
+MOST_PATCHED_ROWS = 2048  # of one image that is profiled, of models that take any size
 MOST_ROWS = 8192  # of encoded images, where longer passes do not need more
 
 
@@ -28,6 +30,7 @@ class VisionFamily:
 
     largest: Callable[[Any], Tensors]  # of a configuration: what its processor makes of the largest image
     text: str = "language_model"  # its name within `module.model`
+    has_grids: bool = False  # positions are in time, height and width
 
 
 def _square(config: Any, *shape: int) -> torch.Tensor:
@@ -64,6 +67,13 @@ def _pinpointed_tiles(config: Any) -> Tensors:
     return {"pixel_values": _square(config, 1, num_tiles), "image_sizes": torch.tensor([[height, width]])}
 
 
+def _patches(config: Any) -> Tensors:
+    vision = config.vision_config
+    side = vision.spatial_merge_size * math.isqrt(MOST_PATCHED_ROWS)
+    size = getattr(vision, "in_channels", 3) * vision.temporal_patch_size * vision.patch_size**2
+    return {"pixel_values": torch.ones(side * side, size), "image_grid_thw": torch.tensor([[1, side, side]])}
+
+
 FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
     {
         "aya_vision": VisionFamily(_tiles),
@@ -73,6 +83,8 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "llava_next": VisionFamily(_pinpointed_tiles),
         "llava_onevision": VisionFamily(_pinpointed_tiles),
         "mistral3": VisionFamily(_sized_picture),
+        "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
+        "qwen2_vl": VisionFamily(_patches, has_grids=True),
         "smolvlm": VisionFamily(_masked_tiles, text="text_model"),
         "vipllava": VisionFamily(_one_picture),
     }
@@ -99,6 +111,16 @@ def check_vision(config: Any, settings: EngineSettings, layout: Layout) -> None:
             )
 
 
-def max_image_rows(settings: EngineSettings, max_model_len: int) -> int:
-    """Return how many rows are kept of encoded images: any image that fits a prompt, within bounds."""
-    return min(max_model_len, max(settings.max_num_batched_tokens, MOST_ROWS))
+def image_merge(config: Any) -> int:
+    """Return how many patches along an axis make one row, where positions have three axes; 0 = they have one."""
+    family = family_of(config)
+    return int(config.vision_config.spatial_merge_size) if family is not None and family.has_grids else 0
+
+
+def max_image_rows(config: Any, settings: EngineSettings, max_model_len: int) -> int:
+    """Return how many rows are kept of encoded images, and are most of one: no more than an image that is profiled."""
+    family = family_of(config)
+    if family is None:
+        return 0
+    most = MOST_PATCHED_ROWS if family.has_grids else max(settings.max_num_batched_tokens, MOST_ROWS)
+    return min(max_model_len, most)

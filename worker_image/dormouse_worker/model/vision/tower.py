@@ -30,7 +30,10 @@ class ImageTower:
 
     def encode(self, image: EncodeImage) -> torch.Tensor:
         """Return the image's rows, [num_rows, H]. Raises InvalidArgument for a file that is not what it should be."""
-        rows = self.compute(self._read(image))
+        tensors = self._read(image)
+        rows = self.compute(tensors)
+        if not self._is_of_grid(tensors, image):
+            raise InvalidArgument(f"its file is of another grid than {image.grid}")
         if len(rows) != image.num_rows:
             raise InvalidArgument(f"the encoder makes {len(rows)} rows of it, and the prompt has {image.num_rows}")
         if not torch.isfinite(rows).all():
@@ -48,6 +51,10 @@ class ImageTower:
     def largest(self) -> Tensors:
         """Return what a processor makes of the largest image."""
         return self.family.largest(self.module.config)
+
+    def _is_of_grid(self, tensors: Tensors, image: EncodeImage) -> bool:
+        """Return whether the positions that the prompt has are those of the rows."""
+        return not self.family.has_grids or tuple(tensors["image_grid_thw"].flatten().tolist()) == image.grid
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
