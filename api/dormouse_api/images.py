@@ -76,3 +76,11 @@ def check_images(images: Iterable[bytes]) -> None:
 def _check_size(num_bytes: int) -> None:
     if num_bytes > MAX_IMAGE_BYTES:
         raise BadImage(f"an image of {num_bytes} bytes", f"at most {MAX_IMAGE_BYTES} bytes")
+
+
+def forget_images(chat: pb.Chat) -> None:
+    """Empty the conversation's images: nobody needs their bytes any more."""
+    for message in chat.messages:
+        for part in message.parts:
+            if part.WhichOneof("part") == "image":
+                part.image = b""

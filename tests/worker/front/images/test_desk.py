@@ -33,7 +33,7 @@ SPEC = VisionSpec(
     numbers=NUMBERS,
     strategy="default",
 )
-LIMITS = ImageLimits(max_pixels=100_000)
+LIMITS = ImageLimits(max_pixels=100_000, seconds=200.0, start_s=200.0)
 NUM_BYTES = 3 * 32 * 32 * 4  # of the pixels, a header besides
 ONE, OTHER = encoded(picture(40, 30)), encoded(picture(40, 30, seed=1))
 
@@ -121,14 +121,14 @@ async def test_a_process_that_dies_costs_its_image_and_is_replaced(open_desk):
 
 async def test_a_stuck_process_is_killed_in_time(open_desk):
     desk = open_desk(replace(LIMITS, seconds=0.5))
-    (await look(desk, ONE)).release()
+    await desk.warm()
     process = next(one for one in desk._pool._processes if one._process)
     os.kill(process._process.pid, signal.SIGSTOP)
     assert "took longer than 0.5 s, processing this image" in await refused(desk, OTHER)
 
 
 async def test_memory_is_bounded(open_desk):
-    desk = open_desk(ImageLimits(max_pixels=10**9, memory_bytes=48 << 20))
+    desk = open_desk(replace(LIMITS, max_pixels=10**9, memory_bytes=48 << 20))
     assert "more memory than an image may take" in await refused(desk, encoded(Image.new("RGB", (6000, 5000))))
 
 
@@ -159,6 +159,24 @@ async def test_images_in_use_have_a_limit_and_others_make_room(open_desk):
     assert desk.files.num_bytes < 2 * NUM_BYTES
 
 
+async def test_files_that_wait_have_a_limit(open_desk):
+    desk = open_desk(replace(LIMITS, waiting_bytes=len(ONE) + len(OTHER) - 1))
+    with pytest.raises(CallError, match=r"images of 0 bytes wait already and these have \d+; the limit is \d+ bytes"):
+        await look(desk, ONE, OTHER)
+    assert (await look(desk, ONE)).images
+    assert desk._num_waiting_bytes == 0
+
+
+async def test_a_disk_that_is_full_is_no_fault_of_the_image(open_desk):
+    desk = open_desk()
+    desk._own.rmdir()
+    with pytest.raises(CallError, match="does not fit") as caught:
+        await look(desk, ONE)
+    assert caught.value.code.name == "RESOURCE_EXHAUSTED"
+    desk._own.mkdir()
+    assert (await look(desk, ONE)).images
+
+
 async def test_tensors_that_do_not_fit_are_refused_by_name(open_desk):
     desk = open_desk(replace(LIMITS, max_tensor_bytes=1000))
     assert "its tensors do not fit the memory for images" in await refused(desk, ONE)
@@ -185,7 +203,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     files.add(("", b"d"), ProcessedImage(tmp_path / "d", 40, b"", ImageFacts({})))
     assert [files.find(("", name.encode())) is not None for name in "abcd"] == [True, False, True, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]
-    with pytest.raises(NoRoom, match="images of 100 bytes are in use and this one has 1; the limit is 100"):
+    with pytest.raises(NoRoom, match="images of 100 bytes are in use and this one has 1; the limit is 100 bytes"):
         files.add(("", b"e"), ProcessedImage(tmp_path / "e", 1, b"", ImageFacts({})))
     with pytest.raises(NoRoom):
         files.check_room()

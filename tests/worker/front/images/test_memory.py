@@ -1,7 +1,6 @@
 """A thousand large pictures leave nothing behind: neither in the front, nor in its processes, nor in shared memory."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ def resident_bytes(pids):
 @pytest.mark.timeout(3600)
 async def test_a_thousand_pictures_of_twelve_megapixels_leave_nothing(tmp_path):
     file = encoded(picture(4000, 3000), "JPEG")
-    desk = ImageDesk(SPEC, replace(ImageLimits(), cache_bytes=100_000), folder=tmp_path)
+    desk = ImageDesk(SPEC, ImageLimits(cache_bytes=100_000, seconds=600.0), folder=tmp_path)
     sizes = []
     for number in range(NUM_IMAGES):
         held = HeldImages()

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, read_details
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.testing import VOCAB_SIZE, write_model
 from dormouse_worker.testing.fake_engine import Script
 from tests.waiting import until
@@ -25,6 +26,7 @@ TEMPLATE = (
     "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
 )
 ROWS = 16  # 32 × 32 pixels in patches of 8
+PATIENT = ImageLimits(seconds=200.0, start_s=200.0)
 SEES = Script(image_rows=1000, max_model_len=128)
 ONE, OTHER = encoded(picture(40, 30)), encoded(picture(40, 30, seed=1))
 
@@ -49,7 +51,8 @@ def eyes_path(tmp_path_factory):
 
 @pytest.fixture
 async def seeing(open_house, eyes_path):
-    async with open_house(SEES, path=eyes_path) as house:
+    async with open_house(SEES, path=eyes_path, images=PATIENT) as house:
+        await desk(house).warm()  # calls have a time limit, and starting takes long on a busy machine
         yield house
 
 
@@ -148,7 +151,7 @@ async def test_a_model_whose_engine_reads_no_images_refuses_them(open_house, eye
 
 
 async def test_an_image_that_the_engine_has_no_room_for_is_named(open_house, eyes_path):
-    async with open_house(Script(image_rows=ROWS - 1, max_model_len=128), path=eyes_path) as house:
+    async with open_house(Script(image_rows=ROWS - 1, max_model_len=128), path=eyes_path, images=PATIENT) as house:
         error = await house.refusal(house.collect(chat(ONE)))
         assert f"image 1 is {ROWS} tokens; allowed: at most {ROWS - 1}" in error.details()
 
@@ -158,7 +161,7 @@ async def test_engines_are_told_where_images_lie(seeing):
 
 
 async def test_nothing_is_left_when_the_front_ends(open_house, eyes_path):
-    async with open_house(SEES, path=eyes_path) as house:
+    async with open_house(SEES, path=eyes_path, images=PATIENT) as house:
         await house.collect(chat(ONE))
         folder = desk(house).folder
         assert any(folder.iterdir())

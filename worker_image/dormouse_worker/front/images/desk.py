@@ -7,7 +7,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,8 +68,10 @@ class ImageDesk:
         self.spec = spec
         self.folder = folder
         self.files = ImageFiles(min(limits.cache_bytes, shutil.disk_usage(self.folder).free // 2))
-        self._own = Path(tempfile.mkdtemp(prefix="source-", dir=self.folder))
-        self._prefix = self._own.name.removeprefix("source-")
+        self._own = Path(tempfile.mkdtemp(prefix="dormouse-sources-"))  # not in shared memory, which is small
+        self._prefix = self._own.name.removeprefix("dormouse-sources-")
+        self._max_waiting_bytes = limits.waiting_bytes
+        self._num_waiting_bytes = 0
         self._count = 0
         self._making: dict[Key, _Making] = {}
         self._pool = ProcessPool(_job(limits), _setup(spec, limits, self.files.budget_bytes))
@@ -87,17 +90,29 @@ class ImageDesk:
         """
         held.files = self.files
         try:
-            for number, image in enumerate(images):
-                held.images.append(await self._one(image, number, caller=caller, salt=salt))
+            with self._waiting(sum(map(len, images))):
+                for number, image in enumerate(images):
+                    held.images.append(await self._one(image, number, caller=caller, salt=salt))
         except NoRoom as error:
-            words = f"{error} bytes (--image-cache-bytes, and the pod's /dev/shm)"
-            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, words, _RETRY_S) from error
+            raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), _RETRY_S) from error
 
     def close(self) -> None:
         """End the processes, delete all files."""
         self._pool.close()
         self.files.clear()
         shutil.rmtree(self._own, ignore_errors=True)
+
+    @contextmanager
+    def _waiting(self, num_bytes: int) -> Iterator[None]:
+        """Count files that are kept until they are processed. Raises NoRoom for too many."""
+        if num_bytes and self._num_waiting_bytes + num_bytes > self._max_waiting_bytes:
+            words = f"images of {self._num_waiting_bytes} bytes wait already and these have {num_bytes}"
+            raise NoRoom(f"{words}; the limit is {self._max_waiting_bytes} bytes")
+        self._num_waiting_bytes += num_bytes
+        try:
+            yield
+        finally:
+            self._num_waiting_bytes -= num_bytes
 
     async def _one(self, image: bytes, number: int, *, caller: str, salt: str) -> ProcessedImage:
         is_large = len(image) > _LARGE_BYTES
@@ -111,7 +126,7 @@ class ImageDesk:
         except ImageRefused as error:
             raise ImageRefused(f"image {number + 1} cannot be used: {error}") from error
         if (made := self.files.take(key)) is None:
-            raise NoRoom(f"images of {self.files.used_bytes} bytes are in use; the limit is {self.files.budget_bytes}")
+            raise NoRoom(f"images of {self.files.used_bytes} bytes are in use; {self.files.limit}")
         return made
 
     async def _made(self, key: Key, image: bytes, caller: str) -> None:
@@ -148,6 +163,8 @@ class ImageDesk:
         try:
             source.write_bytes(image)
             return process.ask({"source": str(source), "target": str(making.target)})
+        except OSError as error:
+            raise NoRoom(f"an image of {len(image)} bytes does not fit {source.parent}: {error.strerror}") from error
         except BaseException:
             making.target.unlink(missing_ok=True)
             raise

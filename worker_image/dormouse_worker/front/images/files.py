@@ -47,6 +47,11 @@ class ImageFiles:
         """Return how much is in use."""
         return sum(image.num_bytes for image in self._known.values() if image.num_users)
 
+    @property
+    def limit(self) -> str:
+        """Return the limit in words."""
+        return f"the limit is {self.budget_bytes} bytes (--image-cache-bytes, and the pod's /dev/shm)"
+
     def check_integrity(self) -> None:
         """Recount what is counted along. Raises AssertionError."""
         there = sum(image.num_bytes for image in self._known.values())
@@ -56,7 +61,7 @@ class ImageFiles:
     def check_room(self) -> None:
         """Raise NoRoom where all is in use, before another image is processed."""
         if self.used_bytes >= self.budget_bytes:
-            raise NoRoom(f"images of {self.used_bytes} bytes are in use; the limit is {self.budget_bytes}")
+            raise NoRoom(f"images of {self.used_bytes} bytes are in use; {self.limit}")
 
     def find(self, key: Key) -> ProcessedImage | None:
         """Return an image and take it, None if it is not there."""
@@ -71,7 +76,7 @@ class ImageFiles:
         if self.num_bytes + image.num_bytes > self.budget_bytes:
             image.path.unlink(missing_ok=True)
             words = f"images of {self.used_bytes} bytes are in use and this one has {image.num_bytes}"
-            raise NoRoom(f"{words}; the limit is {self.budget_bytes}")
+            raise NoRoom(f"{words}; {self.limit}")
         self._known[key] = image
         self.num_bytes += image.num_bytes
 

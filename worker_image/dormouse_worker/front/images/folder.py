@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,13 +21,20 @@ from dormouse_worker.front.images.limits import ImageLimits
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a folder of our own in it, which only we may enter
 
 
+_PREFIX, _LOCK = "dormouse-images-", "lock"
+
+
 class ImageFolder:
     """Owns a folder in shared memory, or where temporary files are if there is none."""
 
     def __init__(self) -> None:
         """Make it."""
-        shared = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        self.path = Path(tempfile.mkdtemp(prefix="dormouse-images-", dir=shared))
+        root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+        _sweep(root)
+        made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
+        self._lock = (made / _LOCK).open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # as long as this process lives
+        self.path = made.rename(root / made.name.removeprefix("."))  # nobody sees it unlocked
 
     def spawning(self, spawn_for: SpawnFor) -> SpawnFor:
         """Return the same, of which engines know the folder. One that the settings name goes first."""
@@ -41,4 +50,13 @@ class ImageFolder:
 
     def close(self) -> None:
         """Delete it."""
+        self._lock.close()
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Delete folders of fronts that died: what lies in shared memory outlives a container."""
+    for path in root.glob(f"{_PREFIX}*"):
+        with suppress(OSError), (path / _LOCK).open("rb+") as lock:  # in use, or another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import grpc
 
+from dormouse_api.images import forget_images
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
@@ -114,6 +115,7 @@ async def _begin(
         await until_adapter_was_tried(worker, request.model, model)
         max_model_len = _max_model_len(worker, model)
         await model.look(request.chat, held, caller=caller.name, salt=caller.cache_salt)
+        forget_images(request.chat)  # the message lives as long as its answer
         prompt = await model.prompt_token_ids(request, caller.name, max_model_len, held)
         images = model.image_inputs(prompt, held)
         check_rows(images, worker.board.engine)
