@@ -46,7 +46,7 @@ def test_people_with_view_or_edit_in_a_namespace_reach_its_deployments_as_with_t
 
 
 def test_the_definition_of_each_resource_is_in_it_once(built: list[Manifest]):
-    assert [manifest["kind"] for manifest in built].count("CustomResourceDefinition") == 3
+    assert [manifest["kind"] for manifest in built].count("CustomResourceDefinition") == 4
 
 
 def test_nothing_in_it_claims_to_be_helms(built: list[Manifest]):

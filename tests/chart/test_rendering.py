@@ -53,7 +53,7 @@ def test_without_values_everything_that_a_cluster_needs_is_there(default: list[M
         + ["PodDisruptionBudget"] * 2
         + ["Role", "RoleBinding", "Secret", "Service", "Service"]
         + ["ConfigMap"]
-        + ["CustomResourceDefinition"] * 3
+        + ["CustomResourceDefinition"] * 4
     )
 
 
@@ -114,7 +114,9 @@ def test_the_gateway_may_only_look(default: list[Manifest]):
     role = named(default, "ClusterRole", "dormouse-system-r-dormouse-gateway")
     rights = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert rights == {
-        (resource, verb) for resource in ("inferencedeployments", "endpointslices") for verb in ("list", "watch")
+        (resource, verb)
+        for resource in ("inferencedeployments", "endpointslices", "inferencekeys")
+        for verb in ("list", "watch")
     }
 
 
@@ -193,9 +195,10 @@ def test_service_and_deployment_agree_on_labels_and_ports(default: list[Manifest
 
 
 def test_metrics_are_not_behind_the_service_of_clients(default: list[Manifest], everything: list[Manifest]):
-    for manifests in (default, everything):
+    partners = {"grpc-picker", "grpc-scaler"}
+    for manifests, more in ((default, set()), (everything, partners)):
         service = next(m for m in of_kind(manifests, "Service") if m["metadata"]["name"].endswith("-gateway"))
-        assert {port["name"] for port in service["spec"]["ports"]} == {"grpc", "http-api"}
+        assert {port["name"] for port in service["spec"]["ports"]} == {"grpc", "http-api"} | more
     behind = [m["metadata"]["name"] for m in of_kind(everything, "Service") if _has_metrics(m)]
     assert [name.rpartition("-")[2] for name in behind] == ["metrics", "metrics"]
 
