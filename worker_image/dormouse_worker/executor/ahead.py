@@ -10,6 +10,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.executor.ranks.environment import library_variables
 from dormouse_worker.executor.worker.wrapper import import_worker, worker_class_of
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.task_files import task_of
 from dormouse_worker.model.device.check import find_quantizer
@@ -23,6 +24,7 @@ def import_ahead(settings: EngineSettings, environ: MutableMapping[str, str], ho
     Whatever is wrong here is wrong again when the engine starts, and is told then.
     """
     try:
+        settings = as_directory(settings)
         files = check_model_files(settings.model_path, settings.load_format)
         task = task_of(settings, files.config)
         environ.update(library_variables(host.num_threads(settings.threads)))

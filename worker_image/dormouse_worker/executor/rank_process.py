@@ -48,6 +48,7 @@ from dormouse_worker.executor.ranks.leader_connection import (
 from dormouse_worker.executor.ranks.messages import Answer, Call, Hello, Refusal, Step, Welcome, encode_value
 from dormouse_worker.executor.ranks.tls import Stream, tls_of
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.model.memory.gpu_health import HealthCheck
 from dormouse_worker.model.memory.nvml import open_nvml
 
@@ -114,7 +115,8 @@ class Rank:
         return value
 
     def _build(self) -> WorkerWrapper:
-        wrapper = WorkerWrapper(self._settings, self._layout.rank, worker_class_of(self._settings, self._environ))
+        settings = as_directory(self._settings)
+        wrapper = WorkerWrapper(settings, self._layout.rank, worker_class_of(settings, self._environ))
         wrapper.update_environment(self._environ, self._variables())
         wrapper.init_worker()
         return wrapper

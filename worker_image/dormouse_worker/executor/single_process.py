@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,9 @@ from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.files.private_folder import default_folder
 from dormouse_worker.files.task_files import task_of
 from dormouse_worker.model.device.check import find_quantizer
 
@@ -43,6 +43,7 @@ class SingleProcessExecutor:
     def init_device(self) -> None:
         """See `Executor`. Looks at the model's files first: what is wrong there needs no torch to be told."""
         check_settings(self._settings)
+        self._settings = as_directory(self._settings)
         files = check_model_files(self._settings.model_path, self._settings.load_format)
         worker_class = worker_class_of(self._settings, self._environ, task_of(self._settings, files.config))
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
@@ -201,14 +202,13 @@ class SingleProcessExecutor:
 
 def converted_tokenizer(settings: EngineSettings) -> MadeTokenizer:
     """See `Executor.convert_tokenizer`."""
-    model_path = settings.model_path
+    model_path = as_directory(settings).model_path
     if (model_path / "tokenizer.json").is_file():
         return MadeTokenizer()
     from dormouse_worker.model.tokenizer import convert
 
-    default = Path(tempfile.gettempdir(), f"dormouse-tokenizers-{os.getuid()}")
     try:
-        made = convert(model_path, Path(settings.tokenizer_cache or default))
+        made = convert(model_path, Path(settings.tokenizer_cache or default_folder()))
     except WorkerError as error:
         problem = str(error)
     except OSError as error:

@@ -13,6 +13,8 @@ from typing import Any
 
 from dormouse_worker.common.errors import ModelInvalid, ModelNotFound, PickleRefused
 from dormouse_worker.common.layout import Layout
+from dormouse_worker.files.gguf.header import GgufFile
+from dormouse_worker.files.gguf.parts import choose_file, read_parts
 from dormouse_worker.files.model_sizes import check_sizes
 from dormouse_worker.files.safetensors_files import StoredTensor, read_safetensors
 from dormouse_worker.files.sharded_files import read_shard
@@ -30,6 +32,7 @@ class ModelFiles:
     config: Mapping[str, Any]
     weight_files: tuple[Path, ...]  # empty for load_format=dummy
     tensors: Mapping[str, StoredTensor] = field(default_factory=dict)  # of all weight files
+    gguf: GgufFile | None = None  # what the weight files say, where they are GGUF
 
 
 def check_model_files(path: Path, load_format: str, layout: Layout | None = None) -> ModelFiles:
@@ -49,6 +52,9 @@ def check_model_files(path: Path, load_format: str, layout: Layout | None = None
         place = layout or Layout()
         shard = read_shard(path, rank=place.rank, world_size=place.world_size)
         return ModelFiles(path, config, tuple({tensor.file for tensor in shard.values()}), shard)
+    if (gguf := choose_file(path)) is not None:
+        parts = read_parts(gguf)
+        return ModelFiles(path, config, parts.files, parts.whole.tensors, parts.whole)
     weight_files = _find_weight_files(path)
     tensors = {name: tensor for file in weight_files for name, tensor in read_safetensors(file).tensors.items()}
     return ModelFiles(path, config, weight_files, tensors)

@@ -21,6 +21,7 @@ from dormouse_worker.common.errors import ModelUnreadable, WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.front.api.control import ControlService
 from dormouse_worker.front.api.grpc_doors import GrpcDoors
 from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
@@ -261,8 +262,9 @@ class Front:
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
         try:
-            names, desk = settings.served_model_names, self._images.desk_for(engine, settings.images)
-            model = load_model(engine, names, work=self._text_work, now=self._now, make_desk=desk)
+            found, names = as_directory(engine), settings.served_model_names
+            desk = self._images.desk_for(found, settings.images)
+            model = load_model(found, names, work=self._text_work, now=self._now, make_desk=desk)
         except WorkerError as error:
             return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out

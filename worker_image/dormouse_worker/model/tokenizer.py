@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import tempfile
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.private_folder import require_private
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def convert(model_path: Path, cache: Path) -> Path | None:
         return None
     accompanying = [model_path / name for name in ACCOMPANYING if (model_path / name).is_file()]
     target = cache / _digest([*sources, *accompanying]) / TOKENIZER_FILE
-    _require_private(cache)
+    require_private(cache)
     if not target.is_file():
         logger.info("converting the tokenizer of %s to %s", model_path, target)
         _write(model_path, target)
@@ -57,14 +57,6 @@ def _write(model_path: Path, target: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
     Path(file.name).replace(target)  # whole or not at all, whoever else converts at this moment
-
-
-def _require_private(cache: Path) -> None:
-    """Make the cache, or refuse one that others could have filled: a tokenizer decides what the model reads."""
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = cache.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{cache}: others may write there; give --tokenizer-cache a directory of your own")
 
 
 def _digest(files: list[Path]) -> str:

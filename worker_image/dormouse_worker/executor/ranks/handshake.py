@@ -10,6 +10,7 @@ from dormouse_worker.common.group import identity_of
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.ranks.messages import Hello
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
 
@@ -19,7 +20,7 @@ def make_hello(rank: int, settings: EngineSettings, environ: Mapping[str, str]) 
     group_id, pod = identity_of(environ)
     leaders = Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size)  # one digest for all ranks
     try:
-        model_digest = digest_model(check_model_files(settings.model_path, settings.load_format, leaders))
+        model_digest = digest_model(check_model_files(as_directory(settings).model_path, settings.load_format, leaders))
     except (WorkerError, OSError) as error:
         model_digest = f"{type(error).__name__}: {error}"
     return Hello(rank, group_id, settings.digest(), __version__, model_digest, pod)

@@ -35,6 +35,7 @@ from dormouse_worker.executor.ranks.orders import Orders, decode_value
 from dormouse_worker.executor.ranks.spawn import LocalRanks
 from dormouse_worker.executor.single_process import converted_tokenizer
 from dormouse_worker.executor.worker.wrapper import worker_class_of
+from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.task_files import task_of
 
@@ -71,7 +72,7 @@ class MultiProcessExecutor:
         """See `Executor`. Looks at the model's files first, starts the ranks of this pod and waits for the others."""
         check_settings(self._settings)
         worker_class_of(self._settings, self._environ)
-        files = check_model_files(self._settings.model_path, self._settings.load_format, self._layout)
+        files = check_model_files(as_directory(self._settings).model_path, self._settings.load_format, self._layout)
         task_of(self._settings, files.config)
         connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
         timeout_s = self._place.rank_timeout_s

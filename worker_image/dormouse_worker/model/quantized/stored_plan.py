@@ -13,7 +13,8 @@ from torch import nn
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.quantized.convert import keep
-from dormouse_worker.model.quantized.formats import KEPT
+from dormouse_worker.model.quantized.formats import KEPT, Format
+from dormouse_worker.model.quantized.grouped import CHUNK
 from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.stored import WEIGHT, StoredMap, StoredSource, find_map, names_beside
 from dormouse_worker.model.quantized.stored_kinds import ByGroups, StoredKind
@@ -72,13 +73,20 @@ def plan_stored(
     )
 
 
-def keep_saved(module: Any, kind: StoredKind, saved: Stored) -> None:
-    """Put the maps in place that a sharded state has in their own 4 bits."""
-    if not isinstance(kind, ByGroups):
-        return
+def keep_saved(module: Any, saved: Stored) -> None:
+    """Put the maps in place that a sharded state has in their own 4 bits, as the length of a row says."""
     paths = [path for path, part in module.named_modules() if type(part) is nn.Linear and f"{path}.{SCALE}" in saved]
-    counts = {path: kind.groups_in_chunk(module.get_submodule(path).in_features) for path in paths}
-    keep(module, {f"{path}{WEIGHT}": KEPT[count] for path, count in counts.items() if count is not None})
+    formats = {
+        path: _saved_format(module.get_submodule(path).in_features, saved.get(f"{path}{WEIGHT}")) for path in paths
+    }
+    keep(module, {f"{path}{WEIGHT}": found for path, found in formats.items() if found is not None})
+
+
+def _saved_format(columns: int, saved: StoredTensor | None) -> Format | None:
+    """Return the format in which a row of so many inputs takes the bytes that it has, None if there is none."""
+    if saved is None or columns % CHUNK:
+        return None
+    return next((found for found in KEPT.values() if found.row_bytes(columns) == saved.shape[-1]), None)
 
 
 def _kept(
@@ -86,6 +94,11 @@ def _kept(
 ) -> Mapping[str, int]:
     """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
     counts = {name: kind.groups_in_chunk(found.columns) for name, found in maps.items()}
+    return whole_joins(module, counts, joined)
+
+
+def whole_joins(module: Any, counts: Mapping[str, int | None], joined: Sequence[Sequence[str]]) -> Mapping[str, int]:
+    """Return the counts of plain maps that have one, without those of which not all that are joined have."""
     fitting = {
         name: count
         for name, count in counts.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
 from dormouse_worker.model.quantized.convert import convert
+from dormouse_worker.model.quantized.gguf_plan import plan_gguf
 from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
@@ -53,7 +55,7 @@ class LoadedWeights:
 class _StoredAs:
     """How the files keep linear maps."""
 
-    kind: StoredKind
+    kind: StoredKind | None  # None = plain, or as GGUF's tensors say
     keeps_bits: bool  # whether maps stay as they are, where they can
 
 
@@ -84,8 +86,7 @@ def load_weights(
     config = config if stored_kind is None else plain_config(config)
     _check_quantization(config, settings, layout, kind)
     keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
-    stored_as = None if stored_kind is None else _StoredAs(stored_kind, keeps_bits)
-    plan = _plan(config, settings, files, layout, kind, stored_as)
+    plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
@@ -149,14 +150,14 @@ def _plan(
     files: ModelFiles,
     layout: Layout,
     kind: ModelKind,
-    stored_as: _StoredAs | None,
+    stored_as: _StoredAs,
 ) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
         return _finish(module, DummySource(settings.seed), settings, layout)
     if settings.load_format == "sharded_state":
-        return _plan_sharded(config, settings, files, layout, stored_as, kind)
-    if stored_as is not None:
+        return _plan_sharded(config, settings, files, layout, kind)
+    if files.gguf is not None or stored_as.kind is not None:
         return _plan_stored(config, settings, files, layout, kind, stored_as)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
     return _finish(*found, settings, layout)
@@ -175,8 +176,23 @@ def _plan_stored(
     num_parameters = _count(skeleton.module)
     keeps_bits = stored_as.keeps_bits and dtype in (torch.float32, torch.bfloat16)
     joined = joined_parameters(skeleton.module) if keeps_bits else ()
-    source = plan_stored(skeleton, stored_as.kind, files.tensors, lambda names: _checkpoint(settings, names), joined)
+    checkpoint = partial(_checkpoint, settings)
+    source: WeightSource
+    if files.gguf is not None:
+        _check_gguf(settings, kind)
+        source = plan_gguf(skeleton, files.gguf, checkpoint, joined)
+    else:
+        assert stored_as.kind is not None, "asked for by the plan"
+        source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined)
     return replace(_finish(skeleton.module, source, settings, layout), num_parameters=num_parameters)
+
+
+def _check_gguf(settings: EngineSettings, kind: ModelKind) -> None:
+    """Raise InvalidSettings for a task that GGUF files are not read for."""
+    if kind is not GENERATES:
+        raise InvalidSettings(
+            f"task is {settings.task}, and GGUF files are read for the task generate alone; use the model's safetensors"
+        )
 
 
 def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
@@ -225,19 +241,14 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 
 
 def _plan_sharded(
-    config: Any,
-    settings: EngineSettings,
-    files: ModelFiles,
-    layout: Layout,
-    stored_as: _StoredAs | None,
-    kind: ModelKind,
+    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind
 ) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), kind).module
     num_parameters = _count(module)
     if settings.quantization != NONE:
         convert(module, settings.quantization)
-    elif stored_as is not None:
-        keep_saved(module, stored_as.kind, files.tensors)
+    else:
+        keep_saved(module, files.tensors)
     if layout.world_size > 1:
         cut(module, layout)
     extras = computed_buffers(module)

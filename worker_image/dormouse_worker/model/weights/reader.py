@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from dormouse_worker.common.errors import ModelChanged, ModelInvalid
+from dormouse_worker.files.gguf.types import BLOCKS
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.source import Read
@@ -35,8 +36,9 @@ STORED_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     }
 )
 FILE_DTYPES = MappingProxyType(
-    {**STORED_DTYPES, "F8_E4M3": torch.float8_e4m3fn}
-)  # the last of parts alone, with scales
+    {**STORED_DTYPES, "F8_E4M3": torch.float8_e4m3fn}  # of parts alone, with scales
+    | dict.fromkeys(BLOCKS.keys() - STORED_DTYPES.keys(), torch.uint8)  # of GGUF: bytes
+)
 _SERIAL_ELEMENTS = 1 << 14  # few enough that torch converts them on the calling thread, of which there are many
 
 
@@ -99,9 +101,9 @@ def can_convert(stored: str, wanted: torch.dtype) -> bool:
 def _read_converted(
     file: int, tensor: StoredTensor, dtype: torch.dtype, span: tuple[int, int], target: torch.Tensor
 ) -> None:
-    """Fill the target with the bytes [start, end) of the tensor in `dtype`."""
+    """Fill the target with the bytes [start, end) of the tensor in `dtype`; uint8 = as they are."""
     stored_dtype = FILE_DTYPES[tensor.dtype]
-    if stored_dtype == dtype:
+    if dtype in (stored_dtype, torch.uint8):
         _read(file, tensor, tensor.start + span[0], target)
         return
     converted = target.view(dtype)

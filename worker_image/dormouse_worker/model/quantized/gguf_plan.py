@@ -1,0 +1,99 @@
+"""Which tensors of GGUF files a module's are made from; everything is accounted for, or refused by name."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.gguf.facts import Facts
+from dormouse_worker.files.gguf.header import GgufFile
+from dormouse_worker.files.gguf.names import Origin, origins_of
+from dormouse_worker.model.quantized.convert import keep
+from dormouse_worker.model.quantized.formats import KEPT
+from dormouse_worker.model.quantized.gguf_source import GgufSource, GgufTensor
+from dormouse_worker.model.quantized.grouped import groups_in_chunk
+from dormouse_worker.model.quantized.stored_plan import whole_joins
+from dormouse_worker.model.weights.reader import CheckpointSource
+from dormouse_worker.model.weights.report import wrong_shape
+from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_tensors
+
+logger = logging.getLogger(__name__)
+
+KEEPS, GROUP = "Q4_0", 32  # the type whose numbers our kernels compute with as they are
+
+
+def plan_gguf(
+    skeleton: Skeleton,
+    gguf: GgufFile,
+    checkpoint: Callable[[Mapping[str, str]], CheckpointSource],
+    joined: Sequence[Sequence[str]] = (),
+) -> GgufSource:
+    """Return a source of the skeleton's tensors; `checkpoint` reads tensors of the files by slots' names.
+
+    A tensor becomes plain, unless it can keep its 4 bits in a model of which weights are `joined` (see
+    `joined_parameters`); none = nothing is kept. Raises ModelInvalid for what is missing, has another shape, or has no
+    place in the model.
+    """
+    found, places = origins_of(Facts(gguf)), find_origins(skeleton)
+    if places is None:
+        raise ModelInvalid(
+            f"{gguf.file}: {type(skeleton.module).__name__} needs weights that transformers converts, which are not "
+            "read of GGUF; use the model's safetensors"
+        )
+    tensors = {
+        name: GgufTensor(_origin(gguf, found, places[name], tensor))
+        for name, tensor in iter_tensors(skeleton.module)
+        if name in places
+    }
+    if strangers := found.keys() - set(places.values()):
+        raise _stranger(found[min(strangers)], len(strangers), type(skeleton.module).__name__)
+    own = {name: tensor for name, tensor in tensors.items() if places[name] == name}  # the others share another's
+    kept = _kept(skeleton.module, own, joined) if joined else {}
+    keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
+    logger.info("%s: %s; %d weights keep 4 bits, others are made plain", gguf.file, _types(gguf), len(kept))
+    names = {tensor.origin.name: tensor.origin.name for tensor in tensors.values()}
+    return GgufSource(
+        checkpoint(names), {name: replace(tensor, kept=kept.get(name)) for name, tensor in tensors.items()}
+    )
+
+
+def _stranger(origin: Origin, count: int, title: str) -> ModelInvalid:
+    stored = origin.stored
+    return ModelInvalid(
+        f"{stored.file}: tensor {origin.name}, {stored.dtype} {list(stored.shape)}, has no place in a {title}, and "
+        f"{count - 1} more have none: without them it would say something else; use the model's safetensors"
+    )
+
+
+def _origin(gguf: GgufFile, found: Mapping[str, Origin], name: str, tensor: torch.Tensor) -> Origin:
+    origin, shape = found.get(name), tuple(tensor.shape)
+    if origin is None:
+        raise ModelInvalid(f"{gguf.file}: has no tensor for {name}, which the model needs; convert the model again")
+    if origin.stored.shape != shape:
+        raise wrong_shape(origin.name, origin.stored.file, origin.stored.shape, shape)
+    if len(shape) > 2 or not tensor.is_floating_point():
+        raise ModelInvalid(f"{gguf.file}: {name} is {list(shape)} of {tensor.dtype}, which is not read of GGUF")
+    if origin.num_heads and (shape[0] % origin.num_heads or shape[0] // origin.num_heads % 2):
+        raise ModelInvalid(
+            f"{gguf.file}: tensor {origin.name} has {shape[0]} rows for {origin.num_heads} heads; copy the file again"
+        )
+    return origin
+
+
+def _kept(module: Any, tensors: Mapping[str, GgufTensor], joined: Sequence[Sequence[str]]) -> Mapping[str, int]:
+    """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
+    of_four_bits = {name: one for name, one in tensors.items() if one.origin.stored.dtype == KEEPS}
+    counts = {name: groups_in_chunk(GROUP, one.columns) for name, one in of_four_bits.items()}
+    return whole_joins(module, counts, joined)
+
+
+def _types(gguf: GgufFile) -> str:
+    """Return how many tensors there are of each type."""
+    counts = Counter(tensor.dtype for tensor in gguf.tensors.values())
+    return ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
