@@ -1,4 +1,4 @@
-"""What `dormouse serve MODEL` means: a directory, or the name of a model on a hub. Pure but for looking at the disk."""
+"""What `dormouse serve MODEL` means: a directory, a GGUF file, or a name on a hub. Pure but for looking at the disk."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from pathlib import Path
 
 from dormouse_cli.errors import CommandFailed
 
-_ON_HUB = re.compile(r"(?:hf://)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
-_GGUF_REMEDY = (
-    "quantized GGUF weights cannot be served yet. Give the directory of the model's safetensors files, or the name of "
-    "its original on the hub (dormouse serve ORG/NAME)"
-)
+_ON_HUB = re.compile(r"(?:hf://)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<file>[A-Za-z0-9][\w.-]*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +18,29 @@ class OnHub:
 
     repo: str  # ORG/NAME
     revision: str
+    file: str = ""  # of GGUF files the one to take, by its name or quantization
 
     def directory(self, cache: Path) -> Path:
         """Return where its files are kept."""
-        return cache / "models" / "--".join((*self.repo.split("/"), self.revision.replace("/", "-")))
+        return (
+            cache
+            / "models"
+            / "--".join((*self.repo.split("/"), self.revision.replace("/", "-"), *filter(None, (self.file,))))
+        )
 
 
 def find_model(text: str, revision: str) -> Path | OnHub:
     """Return what the user means. Raises CommandFailed, which says what to give instead."""
     path = Path(text).expanduser()
-    if path.suffix.lower() == ".gguf" and not path.is_dir():
-        raise CommandFailed(f"{text} is a GGUF file: {_GGUF_REMEDY}")
-    if path.is_file():
-        raise CommandFailed(f"{text} is a file: give the directory that holds config.json, tokenizer and *.safetensors")
-    if path.is_dir():
-        _check_directory(text, path)
+    if path.is_file() and path.suffix != ".gguf":
+        raise CommandFailed(
+            f"{text} is a file: give the directory that holds config.json, tokenizer and *.safetensors, or a .gguf"
+        )
+    if path.exists():
         return path if path.name else path.resolve()  # "." has no name, and the model is called by it
     if found := _ON_HUB.fullmatch(text):
-        return OnHub(found["repo"], revision)
-    raise CommandFailed(f"there is no {text}: give a model's directory, or its name on the hub (ORG/NAME)")
+        return OnHub(found["repo"], revision, found["file"] or "")
+    raise CommandFailed(f"there is no {text}: give a model's directory or GGUF file, or its name on the hub (ORG/NAME)")
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -48,10 +48,3 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     if configured := environ.get("DORMOUSE_CACHE"):
         return Path(configured)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dormouse"
-
-
-def _check_directory(text: str, path: Path) -> None:
-    """Refuse a directory that holds GGUF files only; what else may be wrong with it the worker says."""
-    files = sorted(path.glob("*.gguf"))
-    if files and not any(path.glob("*.safetensors")):
-        raise CommandFailed(f"{text} holds {files[0].name} and no *.safetensors: {_GGUF_REMEDY}")

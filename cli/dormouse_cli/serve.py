@@ -115,6 +115,7 @@ def download(model: OnHub, cache: Path, say: Callable[[str], None]) -> Path:
     directory = model.directory(cache)
     say(f"there is no directory {model.repo} here: taking it from the hub, revision {model.revision}, into {directory}")
     command = [sys.executable, "-P", "-m", "dormouse_worker.download", "--standalone", "--repo", model.repo]
+    command += ["--file", model.file] if model.file else []
     done = subprocess.run([*command, "--revision", model.revision, "--directory", str(directory)], check=False)
     if done.returncode:
         raise CommandFailed(f"{model.repo} could not be downloaded; what has come stays and is continued next time")

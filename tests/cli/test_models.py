@@ -30,24 +30,24 @@ def test_a_directory_of_that_name_goes_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["/models/tiny", "./tiny", "tiny", "../a/b", "a/b/c", "org/-x", "org/..", "s3://x/y"])
 def test_what_is_nothing_is_refused_with_both_ways(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CommandFailed, match=r"give a model's directory, or its name on the hub \(ORG/NAME\)"):
+    with pytest.raises(
+        CommandFailed, match=r"give a model's directory or GGUF file, or its name on the hub \(ORG/NAME\)"
+    ):
         find_model(text, "main")
 
 
-@pytest.mark.parametrize("name", ["m.gguf", "M.Q4_1.GGUF", "absent.gguf"])
-def test_a_gguf_file_is_refused_in_words_that_say_what_to_do(name, tmp_path):
-    if name != "absent.gguf":
-        (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(CommandFailed, match=r"is a GGUF file: .*safetensors.*dormouse serve ORG/NAME"):
-        find_model(str(tmp_path / name), "main")
-
-
-def test_a_directory_with_nothing_but_gguf_files_is_refused_too(tmp_path):
+def test_a_gguf_file_is_a_model_and_so_is_its_directory(tmp_path):
     (tmp_path / "m.gguf").touch()
-    with pytest.raises(CommandFailed, match=r"holds m\.gguf and no \*\.safetensors"):
-        find_model(str(tmp_path), "main")
-    (tmp_path / "model.safetensors").touch()
+    assert find_model(str(tmp_path / "m.gguf"), "main") == tmp_path / "m.gguf"
     assert find_model(str(tmp_path), "main") == tmp_path
+    with pytest.raises(CommandFailed, match="there is no"):
+        find_model(str(tmp_path / "absent.gguf"), "main")
+
+
+def test_one_of_a_hubs_gguf_files_is_named_as_elsewhere():
+    found = find_model("org/name:Q4_K_M", "main")
+    assert found == OnHub("org/name", "main", "Q4_K_M")
+    assert found.directory(Path("/c")) == Path("/c/models/org--name--main--Q4_K_M")
 
 
 def test_another_file_is_no_directory(tmp_path):

@@ -226,10 +226,28 @@ def test_a_download_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_repository_of_gguf_files_is_called_so():
+def test_the_only_gguf_file_of_a_repository_is_taken_alone():
     snapshot = Snapshot(COMMIT, (HubFile("config.json", 2), HubFile("m.Q4_K_M.gguf", 9)))
-    with pytest.raises(NoSafetensors, match=r"only GGUF files, which cannot be served yet \(m\.Q4_K_M\.gguf\)"):
-        choose_files(snapshot, NAME)
+    assert [file.name for file in choose_files(snapshot, NAME)] == ["m.Q4_K_M.gguf"]
+
+
+def test_of_several_gguf_files_one_has_to_be_named():
+    names = ("m-Q8_0.gguf", "m-Q4_K_M.gguf", "mmproj-m.gguf", "m-F16-00001-of-00002.gguf", "m-F16-00002-of-00002.gguf")
+    snapshot = Snapshot(COMMIT, tuple(HubFile(name, 9) for name in names))
+    for wanted, expected in (("q4_k_m", [names[1]]), ("m-Q8_0.gguf", [names[0]]), ("F16", [*names[3:]])):
+        assert [file.name for file in choose_files(snapshot, NAME, wanted)] == expected
+    for wanted, words in (
+        ("", "holds 3 GGUF models; name one"),
+        ("Q5", "holds 0 GGUF models that are called Q5; name"),
+    ):
+        with pytest.raises(ModelNotFound, match=rf"{words}.* of: m-F16, m-Q4_K_M, m-Q8_0"):
+            choose_files(snapshot, NAME, wanted)
+
+
+def test_a_gguf_file_that_is_named_goes_before_safetensors():
+    snapshot = Snapshot(COMMIT, (HubFile("model.safetensors", 9), HubFile("m.Q4_0.gguf", 9)))
+    assert [file.name for file in choose_files(snapshot, NAME, "Q4_0")] == ["m.Q4_0.gguf"]
+    assert [file.name for file in choose_files(snapshot, NAME)] == ["model.safetensors"]
 
 
 @pytest.mark.parametrize(("flags", "remedy"), [([], "spec.model.uri"), (["--standalone"], "check the name, ORG/NAME")])

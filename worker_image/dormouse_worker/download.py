@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dormouse_worker.common.errors import NoSafetensors, StorageFull, WorkerError
+from dormouse_worker.files.gguf.repository import choose_gguf
 from dormouse_worker.files.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
 
 TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
@@ -53,6 +54,7 @@ class DownloadSettings:
     token: str  # HF_TOKEN; "" = none
     endpoint: str | None  # HF_ENDPOINT: address of the hub; None = the public one
     remedies: Remedies = IN_A_CLUSTER
+    file: str = ""  # of GGUF files the one to take, by its name or quantization; "" = safetensors, or the only one
 
 
 def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadSettings:
@@ -60,27 +62,34 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadS
     parser = argparse.ArgumentParser(prog="dormouse-download", description=__doc__)
     parser.add_argument("--repo", required=True, help="ORG/NAME on the hub that HF_ENDPOINT names")
     parser.add_argument("--revision", default="main", help="branch, tag or commit")
+    parser.add_argument("--file", default="", help="a GGUF file, by its name or its quantization, such as Q4_K_M")
     parser.add_argument("--directory", required=True, type=Path, help="where the files shall lie")
     parser.add_argument("--standalone", action="store_true", help="say remedies of this machine, not of a cluster")
     flags = parser.parse_args(argv)
     token, endpoint = environ.get("HF_TOKEN", ""), environ.get("HF_ENDPOINT") or None
     remedies = ON_A_MACHINE if flags.standalone else IN_A_CLUSTER
-    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint, remedies)
+    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint, remedies, flags.file)
 
 
-def choose_files(snapshot: Snapshot, name: str) -> list[HubFile]:
-    """Return the files that a worker needs, the smallest first. Raises NoSafetensors."""
+def choose_files(snapshot: Snapshot, name: str, gguf: str = "") -> list[HubFile]:
+    """Return the files that a worker needs, the smallest first; of GGUF files those that are named.
+
+    Raises NoSafetensors, or ModelNotFound where several GGUF models are there, or none of the name.
+    """
+    names = [file.name for file in snapshot.files]
+    if gguf or not any(file.endswith(".safetensors") for file in names):
+        chosen = choose_gguf(names, gguf, name) if gguf or any(file.endswith(".gguf") for file in names) else []
+        if chosen:
+            return [file for file in snapshot.files if file.name in chosen]
     wanted = [file for file in snapshot.files if _matches(file.name, _WANTED) and not _matches(file.name, _UNWANTED)]
     if not any(file.name.endswith(".safetensors") for file in wanted):
         pickles = sorted(file.name for file in snapshot.files if _matches(file.name, ("*.bin", "*.pt", "*.pth")))
-        quantized = sorted(file.name for file in snapshot.files if file.name.endswith(".gguf"))
         words = f"only pickles, which can run code ({pickles[0]})" if pickles else "no weights"
-        words = f"only GGUF files, which cannot be served yet ({quantized[0]})" if quantized else words
         raise NoSafetensors(f"{name} holds {words}; choose a repository, or a revision, with *.safetensors")
     return sorted(wanted, key=lambda file: (file.num_bytes, file.name))
 
 
-def download(source: Source, directory: Path, name: str, remedies: Remedies = IN_A_CLUSTER) -> None:
+def download(source: Source, directory: Path, name: str, remedies: Remedies = IN_A_CLUSTER, *, gguf: str = "") -> None:
     """Make the directory complete. Raises WorkerError; what has come so far stays and is continued next time."""
     directory.mkdir(parents=True, exist_ok=True)
     with _turn(directory):
@@ -88,7 +97,7 @@ def download(source: Source, directory: Path, name: str, remedies: Remedies = IN
             _say(f"{name} is in {directory} already")
             return
         snapshot = source.look_up()
-        files = choose_files(snapshot, name)
+        files = choose_files(snapshot, name, gguf)
         _check_room(directory, files, remedies)
         _fetch_all(source, snapshot.commit, files, directory)
         _complete(directory, snapshot.commit, files)
@@ -166,7 +175,7 @@ def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATI
     )
     try:
         name = f"hf://{settings.repo} at revision {settings.revision}"
-        download(source, settings.directory, name, settings.remedies)
+        download(source, settings.directory, name, settings.remedies, gguf=settings.file)
     except (WorkerError, OSError, ValueError) as error:
         reason = error.reason if isinstance(error, WorkerError) else "Internal"
         words = " ".join(f"{reason}: {error}".split())

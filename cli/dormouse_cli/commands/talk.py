@@ -139,7 +139,8 @@ def serve(
 
     After the model, --http-port PORT moves the HTTP API from port 8000 (0 = any free one), --no-http leaves it out.
     A model of the hub is downloaded once into DORMOUSE_CACHE (default ~/.cache/dormouse); --revision chooses a branch,
-    tag or commit, and HF_TOKEN and HF_ENDPOINT are used. GGUF files cannot be served yet.
+    tag or commit, and HF_TOKEN and HF_ENDPOINT are used. ORG/NAME:Q4_K_M is one of a
+    repository's GGUF files.
 
     Every flag of dormouse-worker may follow the model: --port, --host, --max-model-len, --dtype, --max-num-seqs,
     --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`

@@ -27,7 +27,12 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
         **common,
         "name": DOWNLOADER,
         "command": ["python", "-m", "dormouse_worker.download"],
-        "args": [f"--repo={hub.repo}", f"--revision={hub.revision}", f"--directory={deployment.model.path}"],
+        "args": [
+            f"--repo={hub.repo}",
+            f"--revision={hub.revision}",
+            f"--directory={deployment.model.path}",
+            *_file(hub),
+        ],
         "env": [
             {"name": "HF_HOME", "value": f"{CACHE_ROOT}/.home"},
             {"name": "HF_HUB_DISABLE_XET", "value": "1"},  # its partial files cannot be continued
@@ -38,6 +43,10 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, cache_mount(is_read_only=False)],  # noqa: S108  # an emptyDir of the pod's own
     }
+
+
+def _file(hub: Hub) -> list[str]:
+    return [f"--file={hub.file}"] if hub.file else []
 
 
 def _token(hub: Hub) -> list[Manifest]:

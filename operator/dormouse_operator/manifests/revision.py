@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from dormouse_operator.manifests.adapters import adapter_claims
-from dormouse_operator.model import Deployment, Engine, Placement, Pod
+from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
@@ -32,7 +32,8 @@ _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
 def revision_of(deployment: Deployment, image: str) -> str:
     """Return the digest over everything that decides a pod and its engine; another one means another engine."""
-    engine = {"model": asdict(deployment.model), "engine": _engine_part(deployment.engine)}
+    model = {**asdict(deployment.model), "hub": _hub_part(deployment.model.hub)}
+    engine = {"model": model, "engine": _engine_part(deployment.engine)}
     return _digest({"pod": _pod_part(deployment, image), **engine})
 
 
@@ -60,12 +61,19 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "device": deployment.engine.device,
         "resources": deployment.resources,
         "placement": _placement_part(deployment.placement),
-        "hub": asdict(deployment.model.hub) if deployment.model.hub else None,
+        "hub": _hub_part(deployment.model.hub),
         **ranks,
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
         **({"adapter_claims": claims} if claims else {}),
         **_store_part(deployment.engine),
     }
+
+
+def _hub_part(hub: Hub | None) -> Mapping[str, Any] | None:
+    """Return what decides the download, a file only where one is named: pods of before keep their digests."""
+    if hub is None:
+        return None
+    return {name: value for name, value in asdict(hub).items() if name != "file" or value}
 
 
 def _store_part(engine: Engine) -> Mapping[str, Any]:

@@ -71,6 +71,7 @@ class Hub:
     claim: str | None = None  # the claim to mount; None = a volume that goes with the pod
     claim_size: str | None = None  # of the claim if the operator makes it; None = it does not
     storage_class: str | None = None  # of that claim; None = the cluster's default
+    file: str = ""  # of GGUF files the one to take, by its name or quantization; "" = safetensors, or the only one
 
 
 @dataclass(frozen=True, slots=True)

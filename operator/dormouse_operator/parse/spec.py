@@ -30,7 +30,7 @@ from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
 MODELS_ROOT = "/models"  # claims are mounted below it
 CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
-_ALLOWED_URIS = "hf://ORG/NAME, pvc://CLAIM/PATH and file:///PATH"
+_ALLOWED_URIS = "hf://ORG/NAME, hf://ORG/NAME:GGUF, pvc://CLAIM/PATH and file:///PATH"
 _DEFAULT_GPU = "nvidia.com/gpu"
 MOST_RANKS = 64  # along each of the two ways to share a model
 MOST_WEIGHT = 100  # of a pool's member
@@ -99,7 +99,7 @@ def _parse_model(spec: Raw, deployment: str) -> ModelSource:
 
 
 def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
-    repo = model["uri"].removeprefix("hf://")
+    repo, _, file = model["uri"].removeprefix("hf://").partition(":")
     if [bool(part) for part in repo.split("/")] != [True, True]:
         raise SpecError(f"spec.model.uri is {model['uri']!r}; allowed are {_ALLOWED_URIS}")
     token, size = model.get("tokenSecretRef"), cache.get("size")
@@ -110,12 +110,13 @@ def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
         claim=cache.get("claimName") or (f"{deployment}-cache" if size is not None else None),
         claim_size=None if size is None or "claimName" in cache else str(size),
         storage_class=cache.get("storageClassName"),
+        file=file,
     )
 
 
 def _hub_path(hub: Hub) -> str:
     """Return where the downloader puts it; a revision such as refs/pr/1 is one directory."""
-    return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}"
+    return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}{hub.file and f':{hub.file}'}"
 
 
 def _parse_serving(serving: Raw) -> Serving:

@@ -7,6 +7,7 @@ import pytest
 from dormouse_kube.api import CLAIMS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Forbidden
 from dormouse_operator.manifests import WorkerDefaults, claim_manifest, claim_name, pod_manifest
+from dormouse_operator.manifests.revision import pod_digest_of, revision_of
 from dormouse_operator.model import Hub, ModelSource, SecretKey
 from dormouse_operator.parse import SpecError, parse_deployment
 
@@ -31,6 +32,18 @@ def test_a_hub_model_lies_in_the_cache_by_repository_and_revision():
     ).model
     hub = Hub(repo="org/Tiny-1.5", revision="refs/pr/1", token=SecretKey("hub", "token"), claim="shared")
     assert parsed == ModelSource("/models/cache/org/Tiny-1.5/refs--pr--1", None, "tiny", hub, 3 << 30)
+
+
+def test_a_gguf_file_has_a_directory_of_its_own_and_is_named_to_the_downloader():
+    assert deployment(model={"uri": "hf://org/Tiny:Q4_K_M"}).model.path == "/models/cache/org/Tiny/main:Q4_K_M"
+    args = pod(model={"uri": "hf://org/Tiny:Q4_K_M"})["initContainers"][0]["args"]
+    assert args[-2:] == ["--directory=/models/cache/org/Tiny/main:Q4_K_M", "--file=Q4_K_M"]
+
+
+def test_a_file_changes_the_pod_and_none_changes_nothing_of_before():
+    plain, named = deployment(), deployment(model={"uri": "hf://org/Tiny-1.5:Q4_K_M"})
+    assert revision_of(plain, "i") != revision_of(named, "i")
+    assert pod_digest_of(plain, "i") == "4397bfd5"  # of the release before
 
 
 @pytest.mark.parametrize("uri", ["hf://", "hf://a", "hf:///a", "hf://a/", "hf://a/b/c"])

@@ -262,9 +262,8 @@ class Front:
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
         try:
-            found, names = as_directory(engine), settings.served_model_names
-            desk = self._images.desk_for(found, settings.images)
-            model = load_model(found, names, work=self._text_work, now=self._now, make_desk=desk)
+            names, desk = settings.served_model_names, self._images.desk_for(engine, settings.images)
+            model = load_model(as_directory(engine), names, work=self._text_work, now=self._now, make_desk=desk)
         except WorkerError as error:
             return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.files.gguf.facts import Facts
 from dormouse_worker.files.gguf.header import GgufFile
 from dormouse_worker.files.gguf.names import Origin, origins_of
@@ -19,6 +19,7 @@ from dormouse_worker.model.quantized.formats import KEPT
 from dormouse_worker.model.quantized.gguf_source import GgufSource, GgufTensor
 from dormouse_worker.model.quantized.grouped import groups_in_chunk
 from dormouse_worker.model.quantized.stored_plan import whole_joins
+from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.reader import CheckpointSource
 from dormouse_worker.model.weights.report import wrong_shape
 from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_tensors
@@ -61,6 +62,14 @@ def plan_gguf(
     return GgufSource(
         checkpoint(names), {name: replace(tensor, kept=kept.get(name)) for name, tensor in tensors.items()}
     )
+
+
+def require_generation(task: str, kind: ModelKind) -> None:
+    """Raise InvalidSettings for a task that GGUF files are not read for."""
+    if kind is not GENERATES:
+        raise InvalidSettings(
+            f"task is {task}, and GGUF files are read for the task generate alone; use the model's safetensors"
+        )
 
 
 def _stranger(origin: Origin, count: int, title: str) -> ModelInvalid:

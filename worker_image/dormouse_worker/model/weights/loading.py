@@ -19,7 +19,7 @@ from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
 from dormouse_worker.model.quantized.convert import convert
-from dormouse_worker.model.quantized.gguf_plan import plan_gguf
+from dormouse_worker.model.quantized.gguf_plan import plan_gguf, require_generation
 from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
@@ -179,20 +179,12 @@ def _plan_stored(
     checkpoint = partial(_checkpoint, settings)
     source: WeightSource
     if files.gguf is not None:
-        _check_gguf(settings, kind)
+        require_generation(settings.task, kind)
         source = plan_gguf(skeleton, files.gguf, checkpoint, joined)
     else:
         assert stored_as.kind is not None, "asked for by the plan"
         source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined)
     return replace(_finish(skeleton.module, source, settings, layout), num_parameters=num_parameters)
-
-
-def _check_gguf(settings: EngineSettings, kind: ModelKind) -> None:
-    """Raise InvalidSettings for a task that GGUF files are not read for."""
-    if kind is not GENERATES:
-        raise InvalidSettings(
-            f"task is {settings.task}, and GGUF files are read for the task generate alone; use the model's safetensors"
-        )
 
 
 def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
@@ -240,9 +232,7 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
     return True
 
 
-def _plan_sharded(
-    config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind
-) -> _Plan:
+def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), kind).module
     num_parameters = _count(module)
     if settings.quantization != NONE:
