@@ -246,6 +246,22 @@ async def test_without_a_picker_a_closed_pool_serves_nobody_and_an_open_one_ever
     assert all(worker.seen for worker in town.workers)
 
 
+async def test_a_gateway_that_ends_sees_its_streams_through(town):
+    for worker in town.workers:
+        worker.is_gated = True
+    async with (
+        town.envoy() as url,
+        town.session.post(url + CHAT, json={**HI, "stream": True}) as response,
+    ):
+        await response.content.readuntil(b"Hello")
+        town.house.stop.set()
+        await until(lambda: "ready=False" in repr(town.house.gateway))
+        for worker in town.workers:
+            worker.gate.set()
+        assert b"[DONE]" in await response.content.read()
+        await town.house.running
+
+
 async def test_a_worker_that_goes_away_is_left_out_until_it_is_back(town):
     await town.workers[0].stop()
     async with town.envoy() as url:
