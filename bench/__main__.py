@@ -22,6 +22,7 @@
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     speculation drafts beside none on a real chat model, and what proposing takes
     tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
+    multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
@@ -49,6 +50,7 @@ from bench import (
     kernels,
     latency,
     memory,
+    multimodal,
     platform,
     pools,
     prefix,
@@ -85,6 +87,7 @@ BENCHMARKS: dict[str, Measure] = {
     "structured": structured.measure,
     "speculation": speculation.measure,
     "tasks": tasks.measure,
+    "multimodal": multimodal.measure,
     "switch": switch.measure,
     "pools": pools.measure,
     "adapters": adapters.measure,
