@@ -40,7 +40,7 @@ from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
-from dormouse_worker.model.vision.families import check_vision, family_of, image_merge, max_image_rows
+from dormouse_worker.model.vision.families import check_vision, check_weights, family_of, image_merge, max_image_rows
 from dormouse_worker.model.vision.placed import ImageRows, put_rows
 from dormouse_worker.model.vision.tower import ImageTower
 from dormouse_worker.model.weights.kind import GENERATES, SEES
@@ -168,6 +168,7 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
         sees = family_of(config) is not None
         if sees:
             check_vision(config, settings, layout)
+            check_weights(config, settings)
         weights = load_weights(config, settings, device, files, layout, kind=SEES if sees else GENERATES)
     logger.info("%s: %s", files.path, weights.report)
     try:
@@ -226,7 +227,15 @@ def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower 
         return None
     hidden_size = int(module.config.get_text_config().hidden_size)
     dtype = computed_dtype(module.get_input_embeddings())
-    return ImageTower(module, family, Path(settings.image_dir), hidden_size, dtype, device.torch_device)
+    return ImageTower(
+        module=module,
+        family=family,
+        folder=Path(settings.image_dir),
+        hidden_size=hidden_size,
+        dtype=dtype,
+        device=device.torch_device,
+        needed=frozenset(family.largest(module.config)),
+    )
 
 
 def _compile(

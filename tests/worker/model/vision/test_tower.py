@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import save
+from transformers import AutoConfig
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.host import Host
@@ -12,6 +13,7 @@ from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import draw_picture
+from dormouse_worker.model.vision.families import check_weights
 
 GOOD = [[1], draw_picture("llava", 1), [2]]
 OTHER = [[1], draw_picture("llava", 2), [2]]
@@ -68,6 +70,15 @@ def test_a_file_that_changed_its_size_fails_its_request_only(make_seer):
 
 def test_the_profile_counts_the_rows_that_are_kept(make_seer):
     assert make_seer("llava", max_num_batched_tokens=32).worker.get_memory_report().image_rows == 256
+
+
+def test_quantized_checkpoints_and_shards_are_refused_by_name(seeing, tmp_path):
+    with pytest.raises(InvalidSettings, match="load_format is sharded_state, and llava reads images"):
+        check_weights(AutoConfig.from_pretrained(seeing("llava")), make_settings(tmp_path, load_format="sharded_state"))
+    config = AutoConfig.from_pretrained(seeing("llava"))
+    config.quantization_config = {"quant_method": "gptq"}
+    with pytest.raises(InvalidSettings, match="weights are quantized, and llava reads images"):
+        check_weights(config, make_settings(tmp_path))
 
 
 @pytest.mark.parametrize(

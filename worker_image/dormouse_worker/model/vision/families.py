@@ -111,6 +111,19 @@ def check_vision(config: Any, settings: EngineSettings, layout: Layout) -> None:
             )
 
 
+def check_weights(config: Any, settings: EngineSettings) -> None:
+    """Raise InvalidSettings for weights that are not compared with transformers' where a model reads images."""
+    if settings.load_format == "sharded_state":
+        raise InvalidSettings(
+            f"load_format is sharded_state, and {config.model_type} reads images, of which no shards are kept; set auto"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise InvalidSettings(
+            f"config.json says that the weights are quantized, and {config.model_type} reads images, which is not "
+            "combined; use the model's plain weights"
+        )
+
+
 def image_merge(config: Any) -> int:
     """Return how many patches along an axis make one row, where positions have three axes; 0 = they have one."""
     family = family_of(config)

@@ -27,6 +27,7 @@ class ImageTower:
     hidden_size: int
     dtype: torch.dtype
     device: torch.device
+    needed: frozenset[str]  # names of the tensors that an image has
 
     def encode(self, image: EncodeImage) -> torch.Tensor:
         """Return the image's rows, [num_rows, H]. Raises InvalidArgument for a file that is not what it should be."""
@@ -64,9 +65,9 @@ class ImageTower:
             tensors: Tensors = load(_contents(self.folder / image.tensors, image.num_bytes))
         except (OSError, SafetensorError) as error:
             raise InvalidArgument(f"its file cannot be read: {error}") from error
-        needed = self.largest().keys()
-        if tensors.keys() != needed:
-            raise InvalidArgument(f"its file has {', '.join(sorted(tensors))}; needed are {', '.join(sorted(needed))}")
+        if tensors.keys() != self.needed:
+            named = ", ".join(sorted(self.needed))
+            raise InvalidArgument(f"its file has {', '.join(sorted(tensors))}; needed are {named}")
         return tensors
 
 
