@@ -283,8 +283,9 @@ class Engine:
         return ""
 
     def forget_prefixes(self) -> None:
-        """Empty the prefix cache; running requests keep what they hold."""
+        """Empty the prefix cache and that of images; running requests keep what they hold."""
         self._scheduler.tables.pool.forget_prefixes()
+        self._scheduler.images.clear()
         if self._scheduler.speculation is not None:
             self._scheduler.speculation.forget()
 

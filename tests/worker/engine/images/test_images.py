@@ -291,11 +291,16 @@ def test_rows_that_stay_for_nobody_are_found(gallery):
         gallery.engine.check_integrity()
 
 
-def test_unused_rows_can_be_cleared(gallery):
+def test_a_reset_forgets_rows_that_nobody_needs(gallery):
     gallery.add("a", [(1, 6), [1]])
     gallery.run()
-    gallery.scheduler.images.clear()
+    gallery.add("c", [(2, 9), [1]])
+    gallery.engine.step()
+    gallery.engine.forget_prefixes()
+    assert repr(gallery.scheduler.images) == "EncoderCache(1 images, 9 of 16 rows)"
+    gallery.run()
+    gallery.engine.forget_prefixes()
     assert repr(gallery.scheduler.images) == "EncoderCache(0 images, 0 of 16 rows)"
     gallery.add("b", [[3], (1, 6), [1]])
     gallery.run()
-    assert gallery.encoded == [1, 1]
+    assert gallery.encoded == [1, 2, 1]
