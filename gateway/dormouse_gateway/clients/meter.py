@@ -6,10 +6,11 @@ Messages pass as they are: of most only the number counts, and the last one, whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Call, Write
+from dormouse_gateway.clients.counting import Admission
 from dormouse_gateway.clients.keys import Caller
 from dormouse_gateway.migrate.progress import may_be_last
 
@@ -29,7 +30,7 @@ class Meter:
 
     call: Call
     caller: Caller
-    usage: pb.Usage = field(default_factory=pb.Usage)
+    _told: pb.Usage | None = None  # by the last message
     _charged: int = 0
     _num_messages: int = 0
 
@@ -37,6 +38,13 @@ class Meter:
     def has_begun(self) -> bool:
         """Return whether there was an answer, or a part of one."""
         return self._num_messages > 0
+
+    @property
+    def usage(self) -> pb.Usage:
+        """Return what was taken so far."""
+        demand = self.call.demand
+        said = self._num_messages * demand.tokens_per_message
+        return self._told or pb.Usage(prompt_tokens=demand.prompt_tokens, completion_tokens=said)
 
     def writing(self, write: Write) -> Write:
         """Return what messages are to be written to."""
@@ -50,18 +58,16 @@ class Meter:
         return metered
 
     def _take(self, raw: bytes) -> None:
-        if not self._num_messages:
-            self.usage.prompt_tokens = self.call.demand.prompt_tokens
         self._num_messages += 1
-        self.usage.completion_tokens += self.call.demand.tokens_per_message
         if self.call.method.name != "Generate" or may_be_last(raw):
             message = _ANSWERS[self.call.method.name].FromString(raw)
             if message.HasField("usage"):
-                self.usage = message.usage
-        self._charge()
-
-    def _charge(self) -> None:
-        total = self.usage.prompt_tokens + self.usage.completion_tokens
+                self._told = message.usage
         if self.caller.admission:
-            self.caller.admission.add(total - self._charged)
+            self._charge(self.caller.admission)
+
+    def _charge(self, admission: Admission) -> None:
+        usage = self.usage
+        total = usage.prompt_tokens + usage.completion_tokens
+        admission.add(total - self._charged)
         self._charged = total
