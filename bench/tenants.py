@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -219,12 +220,15 @@ def measure(options: Options, console: Console) -> list[Row]:
         rows.append(Row(about, max(0.0, 100 * (most / limit - 1)), "%", goal=AtMost(10)))
         rows.append(Row(f"limits: {what} of the fullest minute", most, f"of {limit}"))
     with ready_worker(ensure_model(MODEL), flags=("--max-num-seqs", str(BATCH))) as worker:
+        uvloop.run(greedy(worker.port, 20, ("modest", "greedy")))  # what is slow once is over then
         for keys, goal in ((("modest", "greedy"), RatioAtMost(2)), (("greedy", "greedy"), None)):
             count = (options.count or NUM_MODEST) // (1 if goal else 10)
             alone, beside = uvloop.run(greedy(worker.port, count, keys))
             whose = "another key's" if goal else "the same key's"
             what = f"first token, p95: beside {whose} {NUM_GREEDY} requests under way, and alone"
             rows.append(Row(what, p95_ms(beside), "ms", peer=p95_ms(alone), goal=goal))
+            half = what.replace("p95", "median")
+            rows.append(Row(half, statistics.median(beside) * 1000, "ms", peer=statistics.median(alone) * 1000))
             console.print(f"  {what}: {rows[-1].ours} and {rows[-1].peer} ms", highlight=False)
     return rows
 
