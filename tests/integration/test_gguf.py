@@ -43,6 +43,17 @@ def test_a_worker_on_a_file_gives_transformers_tokens_before_and_after_each_slee
         assert found == expected, f"sleep {level}"
 
 
+def test_two_ranks_in_processes_of_their_own_give_the_tokens_of_one(start_worker, tmp_path):
+    small = ("--max-model-len", "64", "--max-num-batched-tokens", "64")
+    file = write(tmp_path / "m.gguf", types={"": "Q8_0"})
+    workers = [start_worker(file, *FLAGS, *small, *more) for more in ((), ("--tensor-parallel-size", "2"))]
+    for worker in workers:
+        worker.start()
+    one, two = (worker.greedy([5, 9, 40, 41], NUM_TOKENS) for worker in workers)
+    assert len(one) == NUM_TOKENS
+    assert one == two
+
+
 def test_what_is_wrong_with_a_file_is_told_by_the_worker(start_worker, tmp_path):
     file = write(tmp_path / "m.gguf", {"mamba.block_count": 1}, architecture="mamba")
     worker = start_worker(file, *FLAGS)
