@@ -35,7 +35,10 @@ def with_images(found):
     said = found.get("description")
     if isinstance(said, str) and said in known:
         return {"enum": [known[said]]}
-    return {name: with_images(one) for name, one in found.items()}
+    made = {name: with_images(one) for name, one in found.items()}
+    if made.get("type") == "array" and made != found:  # three deep: no more images than a request may have
+        made["maxItems"] = 2
+    return made
 
 
 def described():

@@ -10,8 +10,6 @@ can be part of a cycle, so the garbage collector need not look at those (`gc=Fal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from dormouse_worker.common.images import ImageInput
@@ -30,7 +28,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     output_token_ids: list[int]  # not empty after a preemption, or when another worker began
     sampling: Sampling
     lora_slot: int = -1  # where its adapter lies; -1 = it has none
-    images: Sequence[ImageInput] = ()
+    images: tuple[ImageInput, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -33,7 +33,7 @@ class RankView:
             outputs,
             request.sampling,
             lora_slot=request.lora_slot,
-            images=request.images,
+            images=tuple(request.images),
         )
 
     def schedule(self, request: Request, table: BlockIds, end: int, drafts: Drafts = ()) -> ScheduledSequence:

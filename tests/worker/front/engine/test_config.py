@@ -41,6 +41,7 @@ OTHERWISE = {
     "--device-grants": None,
     "--spare-engine": None,
     "--lora-modules": "sql=/adapters/sql",
+    "--local-socket": "/run/door",
 }
 ENVIRONMENTAL = {
     "pod_uid",
@@ -59,6 +60,7 @@ FOLLOWING = {
     "engine_timeout_s",
     "engine_load_timeout_s",
     "engine_command_timeout_s",
+    "images",
 }
 
 

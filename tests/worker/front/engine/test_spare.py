@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.ipc import State
@@ -97,7 +98,8 @@ async def test_an_engine_that_died_comes_back_from_the_spare_and_another_one_wai
         spare = await spares.until(1)
         house.engine.die(-9)
         assert await serve_from(house, spare, time) == READY
-        assert spare.start.settings == house.started[0] == spares.settings[0]
+        assert spare.start.settings == house.started[0]
+        assert spares.settings[0] == replace(spare.start.settings, image_dir=""), "started for the same"
         assert len(house.started) == 1, "nothing else was started"
         assert await house.tokens() == [1, 2, 3, 1]
         await spares.until(2)

@@ -131,5 +131,5 @@ def _is_at_rest(worker: Worker) -> bool:
 
 
 def _imports(settings: EngineSettings) -> EngineSettings:
-    """Return the settings without what a grant changes, which decides nothing that is imported."""
-    return msgspec.structs.replace(settings, device_memory_budget_bytes=0, expected_device="")
+    """Return the settings without what a grant changes and where images lie, which decides nothing that is imported."""
+    return msgspec.structs.replace(settings, device_memory_budget_bytes=0, expected_device="", image_dir="")
