@@ -263,8 +263,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
     def digest(self) -> str:
-        """Return the hexadecimal SHA-256 over all settings."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        """Return the hexadecimal SHA-256 over all settings but the place of images, which each pod has for itself."""
+        everywhere = msgspec.structs.replace(self, image_dir="")
+        return hashlib.sha256(msgspec.json.encode(everywhere, order="sorted")).hexdigest()
 
     @property
     def max_draft_tokens(self) -> int:

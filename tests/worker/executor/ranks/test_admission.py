@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dormouse_worker.common.errors import InsufficientMemory, RanksDisagree
+from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, NewSequence, SampledToken, ScheduledSequence
 from dormouse_worker.engine.executor import SleepReport
 from dormouse_worker.engine.testing import make_report, make_sampling
@@ -76,6 +78,12 @@ def test_who_failed_by_itself_is_the_culprit_not_who_was_let_down():
     failed = {0: Answer(1, error="PeerFailed"), 1: Answer(1, error="RankLost"), 2: Answer(1, error="ModelChanged")}
     assert culprit(failed) == 2
     assert culprit({1: failed[1], 0: failed[0]}) == 0
+
+
+def test_ranks_of_several_pods_differ_in_the_place_of_images_alone():
+    settings = EngineSettings(model="m")
+    assert replace(settings, image_dir="/dev/shm/one").digest() == settings.digest()
+    assert replace(settings, block_size=32).digest() != settings.digest()
 
 
 def test_a_batch_survives_the_way_to_a_rank():

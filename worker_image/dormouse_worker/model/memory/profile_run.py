@@ -106,7 +106,6 @@ def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
         device_memory_reserve_bytes=0,
         device_memory_sharers=1,
         expected_device="",
-        image_dir="",
     )
     files = check_model_files(settings.model_path, settings.load_format, rank.layout)
     return ProfileKey(
