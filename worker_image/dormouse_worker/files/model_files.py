@@ -5,7 +5,6 @@ The front calls this to answer at once; the engine calls it before it imports an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from dormouse_worker.common.errors import ModelInvalid, ModelNotFound, PickleRef
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.files.gguf.header import GgufFile
 from dormouse_worker.files.gguf.parts import choose_file, read_parts
+from dormouse_worker.files.json_files import require_object
 from dormouse_worker.files.model_sizes import check_sizes
 from dormouse_worker.files.safetensors_files import StoredTensor, read_safetensors
 from dormouse_worker.files.sharded_files import read_shard
@@ -43,7 +43,7 @@ def check_model_files(path: Path, load_format: str, layout: Layout | None = None
     """
     if not path.is_dir():
         raise ModelNotFound(f"{path}: no such directory; check spec.model.uri and that its volume holds the model")
-    config = _read_object(path / "config.json")
+    config = require_object(path / "config.json")
     check_sizes(path / "config.json", config)
     _check_architectures(path / "config.json", config.get("architectures"))
     if load_format == "dummy":
@@ -82,7 +82,7 @@ def _find_weight_files(path: Path) -> tuple[Path, ...]:
 
 
 def _indexed_files(path: Path) -> Iterator[Path]:
-    weight_map = _read_object(path / INDEX_FILE).get("weight_map")
+    weight_map = require_object(path / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelInvalid(f"{path / INDEX_FILE}: weight_map is missing or empty; copy the model again")
     for name in sorted({str(value) for value in weight_map.values()}):
@@ -91,15 +91,3 @@ def _indexed_files(path: Path) -> Iterator[Path]:
         if not (path / name).is_file():
             raise ModelInvalid(f"{path / name}: named by {INDEX_FILE} but missing; copy the model again")
         yield path / name
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise ModelInvalid(f"{file}: missing; copy the whole model directory") from error
-    except (OSError, ValueError) as error:
-        raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
-    if not isinstance(value, dict):
-        raise ModelInvalid(f"{file}: holds {type(value).__name__}, a JSON object is needed")
-    return value

@@ -5,7 +5,6 @@ Reads JSON only; imports no torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, POOLING, SCORE
 from dormouse_worker.files.head_files import is_classifier, read_head
+from dormouse_worker.files.json_files import read_json
 
 MODULES_FILE = "modules.json"
 MEAN, CLS, LAST, MAX, MEAN_SQRT, WEIGHTED = "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"
@@ -55,7 +55,7 @@ def read_pooling(path: Path, config: Mapping[str, Any]) -> Pooling:
 
     Without sentence-transformers' files a decoder's last token counts, and the mean over an encoder's.
     """
-    modules = _read(path / MODULES_FILE)
+    modules = read_json(path / MODULES_FILE)
     dimensions = tuple(sorted(map(int, config.get("matryoshka_dimensions") or ())))
     if modules is None:
         decodes = any(name.endswith(_GENERATES) for name in config.get("architectures") or ())
@@ -105,7 +105,7 @@ def _of_modules(path: Path, modules: Sequence[tuple[str, str]], dimensions: tupl
         )
     first, pooling = (dict(modules)[kind] for kind in ("Transformer", "Pooling"))
     folders = [path / folder for kind, folder in modules if kind == "Dense"]
-    length = (_read(path / first / "sentence_bert_config.json") or {}).get("max_seq_length")
+    length = (read_json(path / first / "sentence_bert_config.json") or {}).get("max_seq_length")
     return Pooling(
         modes=_modes(path / pooling / "config.json"),
         dense=tuple(Dense(folder, _activation(folder / "config.json")) for folder in folders),
@@ -128,7 +128,7 @@ def _kind(path: Path, module: Mapping[str, Any]) -> str:
 
 def _modes(file: Path) -> tuple[str, ...]:
     """Return what is pooled, in sentence-transformers' order. Raises ModelInvalid where nothing is."""
-    said = _read(file) or {}
+    said = read_json(file) or {}
     named = said.get("pooling_mode")
     chosen = {named} if isinstance(named, str) else set(named) if isinstance(named, list | tuple) else set()
     old = {"mean_tokens": MEAN, "cls_token": CLS, "max_tokens": MAX, "mean_sqrt_len_tokens": MEAN_SQRT}
@@ -142,14 +142,4 @@ def _modes(file: Path) -> tuple[str, ...]:
 
 
 def _activation(file: Path) -> str:
-    return str((_read(file) or {}).get("activation_function") or "torch.nn.modules.linear.Identity")
-
-
-def _read(file: Path) -> Any:
-    """Return what a JSON file holds, None if there is none. Raises ModelInvalid."""
-    try:
-        return json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
+    return str((read_json(file) or {}).get("activation_function") or "torch.nn.modules.linear.Identity")

@@ -6,13 +6,13 @@ table reads text, and its images are refused by name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.files.json_files import read_object
 
 # How each kind of image processor is found: the folder of transformers and the name of its class.
 PROCESSORS: Mapping[str, tuple[str, str]] = {
@@ -110,12 +110,12 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
     """Return how the model sees, None if it does not, or in a way that is not known here. Raises ModelInvalid."""
     if not isinstance(config.get("vision_config"), Mapping):
         return None
-    processor = _read(path / _PROCESSOR_FILE)
+    processor = read_object(path / _PROCESSOR_FILE)
     kind = _kind(config, processor)
     if kind not in FAMILIES:
         return None
-    family, tokenizer = FAMILIES[kind], _read(path / _TOKENIZER_FILE)
-    settings = dict(processor.get("image_processor") or _read(path / _IMAGE_FILE))
+    family, tokenizer = FAMILIES[kind], read_object(path / _TOKENIZER_FILE)
+    settings = dict(processor.get("image_processor") or read_object(path / _IMAGE_FILE))
     if not settings:
         raise ModelInvalid(
             f"{path}: neither {_PROCESSOR_FILE} nor {_IMAGE_FILE} tells how images are processed; copy them"
@@ -184,16 +184,3 @@ def _token(name: str, default: str, processor: Mapping[str, Any], tokenizer: Map
         if isinstance(value, str) and value:
             return value
     return default
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return a JSON object, {} if the file is missing. Raises ModelInvalid."""
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
-    if not isinstance(value, dict):
-        raise ModelInvalid(f"{file}: holds {type(value).__name__}, a JSON object is needed")
-    return value

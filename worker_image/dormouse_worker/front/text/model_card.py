@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
+from dormouse_worker.files.json_files import read_object
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.task_files import task_of
@@ -75,19 +74,6 @@ def read_model_card(settings: EngineSettings) -> ModelCard:
         digest=digest_model(files),
         task=task_of(settings, config),
     )
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Return a JSON object, {} if the file is missing. Raises ModelInvalid on anything else."""
-    try:
-        value = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
-    if not isinstance(value, dict):
-        raise ModelInvalid(f"{file}: holds {type(value).__name__}, a JSON object is needed")
-    return value
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

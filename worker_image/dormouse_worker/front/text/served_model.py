@@ -14,6 +14,7 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.json_files import read_object
 from dormouse_worker.files.vision_files import VisionSpec, read_vision
 from dormouse_worker.front.answers.detection import families_of
 from dormouse_worker.front.answers.own_family import with_own
@@ -31,7 +32,7 @@ from dormouse_worker.front.text.chat import TemplateRefused, check_templates, re
 from dormouse_worker.front.text.chat_arguments import chat_arguments
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
 from dormouse_worker.front.text.grammars import Grammars
-from dormouse_worker.front.text.model_card import ModelCard, read_model_card, read_object
+from dormouse_worker.front.text.model_card import ModelCard, read_model_card
 from dormouse_worker.front.text.renderer import Renderer
 from dormouse_worker.front.text.special_tokens import special_tokens
 from dormouse_worker.front.text.turns import LONG_BYTES, TextWork
