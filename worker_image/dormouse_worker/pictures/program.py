@@ -16,11 +16,12 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dormouse_worker.files.vision_files import PROCESSORS
-from dormouse_worker.front.text.orders import REFUSED, TEXT, encode, limit_memory, limit_time, read
+from dormouse_worker.front.text.orders import REFUSED, TEXT, answer_orders, encode, limit_memory, read
 from dormouse_worker.pictures.decoding import BadPicture, PictureLimits, decode
 
 _LEFT_OUT = ("torch", "torchvision", "scipy", "pandas", "sklearn", "cv2")
@@ -104,13 +105,7 @@ def main() -> None:
         )
         return
     limit_memory(setup["memory_bytes"], setup["max_tensor_bytes"])
-    sink.write(encode({TEXT: ""}))
-    while True:
-        sink.flush()
-        if (order := read(source)) is None:
-            return
-        limit_time(setup["seconds"])
-        sink.write(encode(answer(processing, order)))
+    answer_orders(source, sink, partial(answer, processing), seconds=setup["seconds"])
 
 
 if __name__ == "__main__":

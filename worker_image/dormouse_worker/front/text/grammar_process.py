@@ -17,7 +17,15 @@ import msgspec
 
 from dormouse_worker.common.grammar import GrammarRefused, compile_grammar, make_tokenizer, special_tokens
 from dormouse_worker.front.text.grammar_text import to_text
-from dormouse_worker.front.text.orders import MAX_REFUSAL_CHARS, REFUSED, TEXT, encode, limit_memory, limit_time, read
+from dormouse_worker.front.text.orders import (
+    MAX_REFUSAL_CHARS,
+    REFUSED,
+    TEXT,
+    answer_orders,
+    encode,
+    limit_memory,
+    read,
+)
 
 STACK_BYTES = 8 << 20  # the engine has more, for what passed here
 
@@ -54,13 +62,7 @@ def main() -> None:
         sink.write(encode({REFUSED: str(error)[:MAX_REFUSAL_CHARS]}))
         return
     limit_memory(setup["memory_bytes"])
-    sink.write(encode({TEXT: ""}))
-    while True:
-        sink.flush()
-        if (order := read(source)) is None:
-            return
-        limit_time(setup["seconds"])
-        sink.write(encode(checker.answer(order)))
+    answer_orders(source, sink, checker.answer, seconds=setup["seconds"])
 
 
 if __name__ == "__main__":

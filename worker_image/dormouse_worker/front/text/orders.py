@@ -7,7 +7,7 @@ import math
 import resource
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,3 +44,16 @@ def limit_time(seconds: float) -> None:
     """Let the system end this process after so many more seconds of a processor, in whole ones."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + seconds) + 1, hard))
+
+
+def answer_orders(
+    source: BinaryIO, sink: BinaryIO, answer: Callable[[dict[str, Any]], Mapping[str, Any]], *, seconds: float
+) -> None:
+    """Say that the process is ready, then answer until the front is gone, for so many seconds of a processor each."""
+    sink.write(encode({TEXT: ""}))
+    while True:
+        sink.flush()
+        if (order := read(source)) is None:
+            return
+        limit_time(seconds)
+        sink.write(encode(answer(order)))

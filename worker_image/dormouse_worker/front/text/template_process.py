@@ -11,10 +11,20 @@ import signal
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 from dormouse_worker.front.text.chat import ChatTemplates, TemplateRefused
-from dormouse_worker.front.text.orders import MAX_REFUSAL_CHARS, REFUSED, TEXT, encode, limit_memory, limit_time, read
+from dormouse_worker.front.text.orders import (
+    MAX_REFUSAL_CHARS,
+    REFUSED,
+    TEXT,
+    answer_orders,
+    encode,
+    limit_memory,
+    limit_time,
+    read,
+)
 
 
 class Clock:
@@ -65,13 +75,7 @@ def main() -> None:
         why = f"the model's chat template cannot be compiled: {type(error).__name__}: {error}"
         sink.write(encode({REFUSED: why}))
         return
-    sink.write(encode({TEXT: ""}))
-    while True:
-        sink.flush()
-        if (order := read(source)) is None:
-            return
-        limit_time(setup["seconds"])
-        sink.write(encode(render(templates, clock, order)))
+    answer_orders(source, sink, partial(render, templates, clock), seconds=setup["seconds"])
 
 
 if __name__ == "__main__":
