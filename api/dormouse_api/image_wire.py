@@ -10,6 +10,7 @@ from typing import Any
 
 from dormouse_api.limits import MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.varint import read_varint
 
 MAX_FIELDS = 20_000  # that are looked at; a message with more is taken for one without images
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -70,12 +71,7 @@ class _Walk:
                 yield from self.find(way[1:], begin, position) if way[1:] else ((begin, position),)
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
-        value = shift = 0
-        while position < end and shift < 70:  # ten bytes of seven bits
-            byte = self._raw[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # only the last byte has no high bit
-                return value, position
-            shift += 7
-        raise _Broken
+        found = read_varint(self._raw, position, end)
+        if found is None:
+            raise _Broken
+        return found

@@ -19,6 +19,7 @@ from grpc import aio
 from dormouse_api.image_wire import excess
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.varint import read_varint
 from dormouse_worker.front.requests.validation import refuse
 
 MAX_FIELDS_WALKED = 10_000  # the rest is only parsed: who sends more is not served faster than others
@@ -171,15 +172,10 @@ class _Walk:
 
     def _varint(self, path: str, position: int, end: int) -> tuple[int, int]:
         """Return the number and where it ends."""
-        value = shift = 0
-        while position < end and shift < 70:  # ten bytes of seven bits
-            byte = self._raw[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # only the last byte has no high bit
-                return value, position
-            shift += 7
-        raise _Fault(_whole(path), "cut off within a number", "a whole message")
+        found = read_varint(self._raw, position, end)
+        if found is None:
+            raise _Fault(_whole(path), "cut off within a number", "a whole message")
+        return found
 
 
 def _whole(path: str) -> str:
