@@ -116,7 +116,7 @@ async def test_a_wake_from_standby_takes_the_spare(open_with_spare, spares):
 
 
 async def test_a_swap_does_not_take_a_spare_of_other_settings_and_the_next_one_is_for_the_new(
-    open_with_spare, spares, other
+    open_with_spare, spares, model_path, other
 ):
     async with open_with_spare() as house:
         stale = await spares.until(1)
@@ -124,7 +124,7 @@ async def test_a_swap_does_not_take_a_spare_of_other_settings_and_the_next_one_i
         assert (stale.start, await stale.wait()) == (None, -9)
         await house.make_ready()
         await spares.until(2)
-        assert [Path(settings.model).name for settings in spares.settings] == ["model0", "other"]
+        assert [settings.model for settings in spares.settings] == [str(model_path), str(other)]
 
 
 async def test_a_spare_that_ended_by_itself_is_not_taken_and_the_next_one_comes_later(open_with_spare, spares, time):
