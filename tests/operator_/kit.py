@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dormouse_api.names import LABEL_COMPONENT, LABEL_REVISION
@@ -53,11 +54,26 @@ def pods_of(rig, component: str) -> list[dict[str, Any]]:
     return [pod for pod in rig.kube.everything(PODS) if pod["metadata"]["labels"][LABEL_COMPONENT] == component]
 
 
-async def passes(rig, number: int, *, load: bool = True, least: int = 0) -> None:
-    """Let node, workers and operator act in turn; without `load` no loading ends. At least so many serve after each."""
+async def come_to_rest(rig, one_pass: Callable[[], Awaitable[float | None]], *, passes: int) -> None:
+    """Let half seconds go by until a pass changes nothing and nothing is due; fails after so many."""
+    for _ in range(passes):
+        version = rig.kube.version
+        rig.clock.step(0.5)
+        if await one_pass() is None and rig.kube.version == version:
+            return
+    raise AssertionError(f"not at rest after {passes} passes: {rig.status}")
+
+
+async def passes(rig, number: int, *, load: bool = True, least: int = 0) -> float | None:
+    """Let node, workers and operator act in turn; without `load` no loading ends. At least so many serve after each.
+
+    Returns in how many seconds the last pass wants the next one.
+    """
+    after_s = None
     for _ in range(number):
         rig.node.tick()
         if load:
             rig.finish_loading()
-        await rig.reconcile()
+        after_s = await rig.reconcile()
         assert not least or len(serving(rig)) >= least
+    return after_s

@@ -11,6 +11,7 @@ from dormouse_api.names import READINESS_GATE
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_operator.model import WorkerState
+from tests.operator_.kit import come_to_rest
 
 happenings = st.one_of(
     st.tuples(st.just("scale"), st.integers(0, 3)),
@@ -71,8 +72,9 @@ async def one_pass(rig):
     """Let the node, the workers and the operator act once, and check what must always hold."""
     rig.node.tick()
     rig.finish_loading()
-    await rig.reconcile()
+    after_s = await rig.reconcile()
     check(rig)
+    return after_s
 
 
 def check(rig):
@@ -105,9 +107,7 @@ async def run_history(rig, history, blocks):
         await happen(rig, kind, value)
     for worker in rig.workers.workers.values():
         worker.running_requests = 0
-    for _ in range(60):
-        rig.clock.step(0.5)
-        await one_pass(rig)
+    await come_to_rest(rig, lambda: one_pass(rig), passes=60)
     spec = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]
     order = spec.get("lifecycle", {}).get("desiredState")
     replicas = 0 if order == "Zero" else spec.get("replicas", 1)

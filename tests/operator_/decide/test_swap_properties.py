@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dormouse_kube.api import PODS
 from dormouse_operator.model import WorkerState
-from tests.operator_.kit import SWAP, passes, revisions, unheard
+from tests.operator_.kit import SWAP, come_to_rest, passes, revisions, unheard
 
 happenings = st.one_of(
     st.tuples(st.just("engine"), st.integers(1, 3)),
@@ -87,9 +87,7 @@ async def run_history(rig, history):
     for worker in rig.workers.workers.values():
         worker.running_requests, worker.swap_failure = 0, ""
     rig.apply(engine={"device": "cpu", "maxNumSeqs": 77})
-    for _ in range(80):
-        rig.clock.step(0.5)
-        await passes(rig, 1)
+    await come_to_rest(rig, lambda: passes(rig, 1), passes=80)
     assert rig.condition("Progressing")[:2] == ("True", "Complete"), (history, rig.status)
     assert revisions(rig) == {rig.status["rollout"]["revision"]}
     assert {worker.settings_digest for worker in rig.workers.workers.values()} == revisions(rig)

@@ -65,6 +65,29 @@ class Night:
             assert "abort" not in worker.commands
             assert worker.running_requests == count
 
+    async def until(self, reached, *, passes, step_s):
+        """Let so many seconds go by between passes until it holds after four in a row, or all passes are over."""
+        in_a_row = 0
+        for _ in range(passes):
+            self.rig.clock.step(step_s)
+            await self.passes(1)
+            in_a_row = in_a_row + 1 if reached() else 0
+            if in_a_row == 4:
+                return
+
+    def serves(self):
+        """Return whether it is active and ready, and everybody there is ready or asleep."""
+        status = self.rig.status
+        there = status.get("readyReplicas", 0) + status.get("sleepingReplicas", 0)
+        return status["phase"] == "Active" and self.rig.condition("Ready")[0] == "True" and there == len(self.rig.pods)
+
+    def serves_in_full(self):
+        replicas = self.rig.kube.peek(INFERENCE_DEPLOYMENTS, *self.rig.key)["spec"]["replicas"]
+        return (self.rig.status.get("readyReplicas"), len(self.rig.pods)) == (replicas, replicas)
+
+    def is_zero(self):
+        return (self.rig.status["phase"], self.rig.pods) == ("Zero", [])
+
     async def happen(self, kind, value):
         if kind in {"silence", "pass"}:
             self.rig.clock.step(value if kind == "silence" else 0)
@@ -166,24 +189,15 @@ async def run_night(night, history):
     night.begun.clear()
     tell(rig, in_flight=1, held=1)
     wake(rig)
-    for _ in range(30):
-        rig.clock.step(1)
-        await night.passes(1)
-    assert rig.status["phase"] == "Active", (history, rig.status)
-    assert rig.condition("Ready")[0] == "True", (history, rig.status)
+    await night.until(night.serves, passes=30, step_s=1)
+    assert night.serves(), (history, rig.status)
     assert rig.status["readyReplicas"] >= 1
-    assert rig.status["readyReplicas"] + rig.status["sleepingReplicas"] == len(rig.pods), (history, rig.status)
     tell(rig, in_flight=1000)
-    for _ in range(15):
-        rig.clock.step(1)
-        await night.passes(1)
-    replicas = rig.kube.peek(INFERENCE_DEPLOYMENTS, *rig.key)["spec"]["replicas"]
-    assert (rig.status["readyReplicas"], len(rig.pods)) == (replicas, replicas), (history, rig.status)
+    await night.until(night.serves_in_full, passes=15, step_s=1)
+    assert night.serves_in_full(), (history, rig.status)
     tell(rig)
-    for _ in range(60):
-        rig.clock.step(10)
-        await night.passes(1)
-    assert (rig.status["phase"], rig.pods) == ("Zero", []), (history, rig.status)
+    await night.until(night.is_zero, passes=60, step_s=10)
+    assert night.is_zero(), (history, rig.status)
     version = rig.kube.version
     assert await rig.reconcile() is None
     assert rig.kube.version == version
