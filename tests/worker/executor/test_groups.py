@@ -23,8 +23,17 @@ MODELS = {  # architecture and settings
     "gpt2": ("gpt2", {}),
 }
 SHAPES = [(2, 1), (1, 2), (2, 2)]
-each_group = pytest.mark.parametrize(
-    ("model", "shape"), [(model, shape) for model in MODELS for shape in SHAPES], ids=str
+GROUPS = [(model, shape) for model in MODELS for shape in SHAPES]
+each_group = pytest.mark.parametrize(("model", "shape"), GROUPS, ids=str)
+each_model_and_shape = (
+    pytest.mark.parametrize(  # every shape of one model, every model in the largest; the rest is slow
+        ("model", "shape"),
+        [
+            pytest.param(*group, marks=() if group[0] == "llama" or group[1] == (2, 2) else pytest.mark.slow)
+            for group in GROUPS
+        ],
+        ids=str,
+    )
 )
 
 
@@ -66,7 +75,7 @@ def test_all_prompts_in_one_batch(group_of, model, shape):
     assert run(make_engine(group), PROMPTS) == expected
 
 
-@each_group
+@each_model_and_shape
 def test_prompts_in_chunks_mixed_with_decoding(group_of, model, shape):
     group, expected = group_of(model, shape)
     assert run(make_engine(group, tokens=7), PROMPTS) == expected
@@ -87,7 +96,7 @@ def test_with_right_and_wrong_drafts(group_of):
     assert sum(sum(step.drafts.num_accepted_tokens_per_pos) for step in told if step.drafts) > 0
 
 
-@each_group
+@each_model_and_shape
 def test_prompts_whose_beginning_is_in_the_cache(group_of, model, shape):
     group, expected = group_of(model, shape)
     engine = make_engine(group, tokens=9, caches=True)
@@ -97,7 +106,7 @@ def test_prompts_whose_beginning_is_in_the_cache(group_of, model, shape):
     assert counters(engine).prefix_hits > before
 
 
-@each_group
+@each_model_and_shape
 @pytest.mark.parametrize("host_blocks", [0, 12])
 def test_preempted_and_computed_anew_or_swapped(group_of, model, shape, host_blocks):
     group, expected = group_of(model, shape)
@@ -107,7 +116,7 @@ def test_preempted_and_computed_anew_or_swapped(group_of, model, shape, host_blo
     assert (counters(engine).swaps > 0) == (host_blocks > 0)
 
 
-@each_group
+@each_model_and_shape
 @pytest.mark.parametrize("level", [1, 2])
 def test_after_a_sleep(group_of, model, shape, level):
     group, expected = group_of(model, shape)

@@ -27,6 +27,11 @@ from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, SleepingRank
 SHARES = ((WEIGHTS,), (KV_CACHE,), TAGS)
 ORDERS = list(itertools.product((1, 2), SHARES))
 KINDS = list(itertools.product(WORKERS, (False, True)))
+TWICE = [  # half of them: each order first and second, taken back and not; random orders below cover more
+    pytest.param(*orders, takes_back, marks=() if place % 2 == takes_back else pytest.mark.slow)
+    for place, orders in enumerate(itertools.product(ORDERS, (None, *ORDERS)))
+    for takes_back in (False, True)
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +66,7 @@ def check_answers(rank):
     assert [rank.check_answer(number) for number in range(len(PROMPTS))] == [0, 0]
 
 
-@pytest.mark.parametrize("takes_back", [False, True])
-@pytest.mark.parametrize("second", [None, *ORDERS])
-@pytest.mark.parametrize("first", ORDERS)
+@pytest.mark.parametrize(("first", "second", "takes_back"), TWICE)
 def test_answers_after_one_sleep_or_two_are_those_of_a_worker_that_never_slept(rank, first, second, takes_back):
     for order in (first, second):
         if order is not None:

@@ -59,6 +59,7 @@ def test_a_sleep_on_the_cpu_returns_weights_and_cache_to_the_kernel(tmp_path):
     assert spread(rounds[1:], "residual_bytes") < 4 * MIB
 
 
+@pytest.mark.slow  # half a minute of a core; that a sleep returns its memory is told above
 def test_a_hundred_sleeps_leave_no_more_than_a_process_that_computed_once(tmp_path):
     tiny, smaller = write_tiny_model(tmp_path / "tiny"), write_tiny_model(tmp_path / "smaller", **SMALLER)
     rounds, (once,) = run_alone((smaller, "fake", [1, 2] * 50), (tiny, "fake", []))

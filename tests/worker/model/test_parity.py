@@ -24,6 +24,19 @@ EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 LEAN = ["cwm", "llama", "ministral", "mistral", "qwen2", "qwen3"]
 PATHS = [*((name, "transformers") for name in ARCHITECTURES), *((name, "lean") for name in LEAN)]
 each_path = pytest.mark.parametrize(("architecture", "impl"), PATHS)
+SAMPLE = {  # of windows, positions, experts and latent attention one each; what engines do with others' blocks is slow
+    ("llama", "lean"),
+    ("llama", "transformers"),
+    ("qwen3", "lean"),
+    ("mistral", "transformers"),
+    ("gemma2", "transformers"),
+    ("gpt2", "transformers"),
+    ("gpt_oss", "transformers"),
+    ("deepseek_v3", "transformers"),
+}
+each_path_of_a_sample = pytest.mark.parametrize(
+    ("architecture", "impl"), [pytest.param(*path, marks=() if path in SAMPLE else pytest.mark.slow) for path in PATHS]
+)
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
@@ -81,7 +94,7 @@ def never_crowded(model):
     return None not in model.cache_spec.windows
 
 
-@each_path
+@each_path_of_a_sample
 def test_each_prompt_alone(loaded, architecture, impl):
     model, expected = loaded(architecture, impl)
     engine = make_engine(model)
@@ -102,7 +115,7 @@ def test_prompts_in_chunks_mixed_with_decoding(loaded, architecture, impl, chunk
     assert run(make_engine(model, tokens=chunk), PROMPTS) == expected
 
 
-@each_path
+@each_path_of_a_sample
 def test_arrivals_in_the_middle_of_others(loaded, architecture, impl):
     model, expected = loaded(architecture, impl)
     engine = make_engine(model, tokens=8)
@@ -115,7 +128,7 @@ def test_arrivals_in_the_middle_of_others(loaded, architecture, impl):
     assert finish(engine, tokens) == expected
 
 
-@each_path
+@each_path_of_a_sample
 def test_preempted_and_computed_anew(loaded, architecture, impl):
     model, expected = loaded(architecture, impl)
     engine = make_engine(model, num_blocks=12, tokens=8)
@@ -123,7 +136,7 @@ def test_preempted_and_computed_anew(loaded, architecture, impl):
     assert counters(engine).preemptions > 0 or never_crowded(model)
 
 
-@each_path
+@each_path_of_a_sample
 def test_preempted_to_host_memory_and_back(loaded, architecture, impl):
     model, expected = loaded(architecture, impl)
     engine = make_engine(model, num_blocks=12, tokens=8, host_blocks=12)
@@ -145,7 +158,7 @@ def test_prompts_whose_beginning_is_in_the_cache(loaded, architecture, impl):
     )
 
 
-@each_path
+@each_path_of_a_sample
 def test_prompts_that_begin_alike_and_come_at_once(loaded, architecture, impl):
     """All but the first read, in each layer, what the first stores in the same pass."""
     model, expected = loaded(architecture, impl)
