@@ -11,16 +11,17 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
 import grpc
 
-from dormouse_api.quotas import Clocks, Ledger, Limit, Quota, Use, Verdict, judge
+from dormouse_api.quotas import Clocks, Ledger, Quota, Use, Verdict, judge
 from dormouse_api.status import CallError
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_gateway.clients.key_files import ApiKey
+from dormouse_gateway.clients.outbox import Outbox, question, read_verdict
 
 ANSWER_S = 1.0  # so long the operator may take; a request must not wait for one that hangs
 _SOON_S = 1.0  # tokens may be given back at any time: what was refused for them is asked again then
@@ -98,7 +99,7 @@ class Counting:
         self._known: dict[str, _Known] = {}
         self._ids = count(1)
         self._waiting: dict[int, asyncio.Future[pb.LimitAnswer]] = {}
-        self._outbox: _Outbox | None = None  # of the operator that counts now
+        self._outbox: Outbox | None = None  # of the operator that counts now
 
     def __repr__(self) -> str:
         """Show whether an operator counts, and for how many keys."""
@@ -148,7 +149,7 @@ class Counting:
     async def questions(self, is_over: Callable[[], bool]) -> AsyncIterator[pb.LimitQuestions]:
         """Yield what an operator that counts from now on has to know; the one before, if there is one, ends."""
         self.leave()
-        outbox = self._outbox = _Outbox()
+        outbox = self._outbox = Outbox()
         try:
             yield pb.LimitQuestions(gateway=self.name, uses=[self._whole(*each) for each in self._known.items()])
             while self._outbox is outbox and not is_over():
@@ -185,7 +186,7 @@ class Counting:
         today = known.ledger.today.use if known.ledger.today.day == clocks.day else Use()
         return judge(mine, [known.ledger], today, asked, clocks)
 
-    async def _ask(self, outbox: _Outbox, key: ApiKey, asked: Use) -> Verdict | None:
+    async def _ask(self, outbox: Outbox, key: ApiKey, asked: Use) -> Verdict | None:
         """Return the operator's verdict, None if there is none in time."""
         number = next(self._ids)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -226,59 +227,6 @@ class Counting:
 
 class _OperatorLost(Exception):
     """Who was asked is gone."""
-
-
-class _Outbox:
-    """What is to be told to one operator; what comes while it is being told goes together."""
-
-    def __init__(self) -> None:
-        self._next = pb.LimitQuestions()
-        self._some = asyncio.Event()
-
-    def put(self, message: pb.LimitQuestion | pb.LimitUse) -> None:
-        (self._next.questions if isinstance(message, pb.LimitQuestion) else self._next.uses).append(message)  # type: ignore[arg-type]  # each has its list
-        self._some.set()
-
-    def wake(self) -> None:
-        """Have whoever waits for something to tell look again."""
-        self._some.set()
-
-    async def take(self) -> pb.LimitQuestions:
-        """Return all that is to be told, as soon as there is something; empty as a sign of life."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEARTBEAT_S):
-                await self._some.wait()
-        self._some.clear()
-        told, self._next = self._next, pb.LimitQuestions()
-        return told
-
-
-HEARTBEAT_S = 5.0
-
-
-def question(number: int, key: ApiKey, asked: Use) -> pb.LimitQuestion:
-    """Return the question whether a key may use so much."""
-    quota = key.quota
-    return pb.LimitQuestion(
-        id=number,
-        key=key.name,
-        requests=asked.requests,
-        tokens=asked.tokens,
-        requests_per_minute=quota.requests_per_minute or 0,
-        requests_per_day=quota.requests_per_day or 0,
-        tokens_per_minute=quota.tokens_per_minute or 0,
-        tokens_per_day=quota.tokens_per_day or 0,
-    )
-
-
-def read_verdict(answer: pb.LimitAnswer) -> Verdict:
-    """Return what an operator said."""
-    requests, tokens = (
-        Limit(state.limit, state.remaining, state.reset_seconds) if state.limit else None
-        for state in (answer.requests, answer.tokens)
-    )
-    said = answer.is_granted, answer.retry_after_seconds, answer.reached, answer.is_final
-    return Verdict(*said, requests, tokens)
 
 
 def headers_of(verdict: Verdict) -> tuple[tuple[str, str], ...]:
