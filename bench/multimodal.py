@@ -29,7 +29,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
-from dormouse_worker.model.testing_vision import Picture, build_prompt
+from dormouse_worker.model.testing_vision import build_prompt
+from dormouse_worker.model.testing_vision_families import Picture
 
 IMAGE, VOCAB_SIZE = 260, 49280  # the placeholder's id is that of the kit
 TEXT = {

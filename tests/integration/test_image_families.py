@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.model.testing_vision import IMAGE, write_tiny_vision_model
+from dormouse_worker.model.testing_vision import write_tiny_vision_model
+from dormouse_worker.model.testing_vision_families import IMAGE
 from tests.integration.test_images import NUM_TOKENS, QUESTION, TEMPLATE
 from tests.worker.front.images.kit import encoded, picture
 

@@ -17,7 +17,8 @@ from transformers.models.llava.processing_llava import LlavaProcessor
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.model.testing_vision import IMAGE, write_tiny_vision_model
+from dormouse_worker.model.testing_vision import write_tiny_vision_model
+from dormouse_worker.model.testing_vision_families import IMAGE
 from tests.integration.conftest import EPOCH
 from tests.integration.test_serve import WAIT_S, serving
 from tests.worker.front.images.kit import encoded, picture

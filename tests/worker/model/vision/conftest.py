@@ -9,7 +9,8 @@ from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import ManualClock, make_add
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
-from dormouse_worker.model.testing_vision import Picture, build_prompt, reference_vision, write_tiny_vision_model
+from dormouse_worker.model.testing_vision import build_prompt, reference_vision, write_tiny_vision_model
+from dormouse_worker.model.testing_vision_families import Picture
 from tests.worker.engine.engine_kit import finish
 
 MAX_TOKENS = 8

@@ -3,7 +3,8 @@
 import pytest
 
 from dormouse_worker.common.commands import TAGS
-from dormouse_worker.model.testing_vision import CASES, draw_picture
+from dormouse_worker.model.testing_vision import draw_picture
+from dormouse_worker.model.testing_vision_families import CASES
 
 FAMILIES = sorted(CASES)
 FIRST = {"llava"}
