@@ -17,7 +17,8 @@ from dormouse_gateway.call import UNTRACED, Traces
 from dormouse_gateway.descriptors import raise_limit
 from dormouse_gateway.seeds import Seeds, read_seeds
 from dormouse_gateway.server import Gateway
-from dormouse_gateway.settings import BadSetting, Settings
+from dormouse_gateway.settings import Settings
+from dormouse_gateway.variables import BadSetting
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
 

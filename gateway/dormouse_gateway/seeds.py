@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dormouse_api.names import Role
 from dormouse_api.tickets import OPERATOR_TO_GATEWAY, BadKey, SharedKey, SigningKey, TicketBook, TicketCheck, seeds_of
-from dormouse_gateway.settings import BadSetting
+from dormouse_gateway.variables import BadSetting
 
 
 @dataclass(frozen=True, slots=True, repr=False)

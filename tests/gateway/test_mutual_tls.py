@@ -14,8 +14,9 @@ from dormouse_api.peers import RequirePeer
 from dormouse_api.testing_tickets import GATEWAY_SEED, STRANGE_SEED, book_to_gateways, knows
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.model import EndpointId
-from dormouse_gateway.settings import BadSetting, Settings, read_mutual_tls
+from dormouse_gateway.settings import Settings, read_mutual_tls
 from dormouse_gateway.testing.workers import FakeWorker
+from dormouse_gateway.variables import BadSetting
 from dormouse_gateway.workers.channels import Channels
 from dormouse_operator.errors import GatewayLost
 from dormouse_operator.observe.gateways import GrpcGateways

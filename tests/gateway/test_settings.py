@@ -6,7 +6,8 @@ import pytest
 
 from dormouse_api.testing_tickets import GATEWAY_SEED
 from dormouse_gateway.seeds import Seeds, read_seeds
-from dormouse_gateway.settings import BadSetting, Settings, read_policy
+from dormouse_gateway.settings import Settings, read_policy
+from dormouse_gateway.variables import BadSetting
 
 
 def test_an_empty_environment_gives_the_defaults():

@@ -18,7 +18,7 @@ from grpc import aio
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_gateway.files import fingerprint, watch_files
-from dormouse_gateway.settings import BadSetting
+from dormouse_gateway.variables import BadSetting
 from tests.waiting import until
 
 NOW = dt.datetime.now(dt.UTC)
