@@ -1,7 +1,10 @@
 """The request: its lengths, its tokens, its end."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import make_sampling
 
@@ -47,10 +50,30 @@ def test_an_empty_prompt_is_a_mistake_of_ours():
         make_request(prompt=())
 
 
-def test_a_forced_token_follows_what_is_known_and_nothing_that_is_promised():
+def test_a_run_follows_what_is_known_and_nothing_else_that_is_promised():
     request = make_request(output=[4])
-    request.append_forced(5)
-    assert (request.output_token_ids, request.num_known_tokens, request.num_pending_tokens) == ([4, 5], 5, 5)
-    request.advance(5, samples=True)
+    request.advance(4, samples=True, num_drafts=1)
+    request.keep_run([5, 6, 7], num_right=1)
+    assert (request.output_token_ids, request.num_computed_tokens, request.num_pending_tokens) == ([4, 5, 6, 7], 5, 2)
+    request.advance(7, samples=True)
+    request.advance(8, samples=True)
     with pytest.raises(AssertionError, match=r"^a batch under way would be at another place$"):
-        request.append_forced(6)
+        request.keep_run([8, 9], num_right=0)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    st.integers(1, 8),
+    st.integers(0, 4),
+    st.sampled_from((None, (3,))),
+    st.integers(4, 9),
+)
+def test_a_run_is_cut_where_its_tokens_one_by_one_would_complete_the_request(run, most, least, ends, max_model_len):
+    bound_by = None if ends is None else Grammar("", ends)
+    asked = {"max_tokens": most, "min_tokens": least, "stop_token_ids": (1, 2), "grammar": bound_by}
+    count, why = make_request(output=[], **asked).cut(run, max_model_len)
+    request, reason = make_request(output=[], **asked), None
+    while reason is None and len(request.output_token_ids) < len(run):
+        request.output_token_ids.append(run[len(request.output_token_ids)])
+        reason = request.finish_reason(max_model_len)
+    assert (count, why) == (len(request.output_token_ids), reason)

@@ -152,6 +152,14 @@ def test_a_token_is_noted_for_each_sequence_of_a_lineup_and_for_no_other():
     known.append("x", 3)  # released meanwhile
 
 
+def test_runs_of_tokens_are_noted_for_each_sequence_of_a_lineup():
+    known = make_input()
+    known.update(BOTH)
+    batch_rows = known.pack(BOTH).batch_rows
+    known.append_runs(batch_rows, np.array([1, 3]), [70, 80, 81, 82])
+    assert [known.sequence(name).output_token_ids.tolist() for name in "ab"] == [[5, 70], [80, 81, 82]]
+
+
 def test_a_fresh_batch_forgets_everything_before_it():
     known = make_input()
     known.update(BOTH)

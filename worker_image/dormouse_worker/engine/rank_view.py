@@ -42,16 +42,17 @@ class RankView:
         start, samples = request.num_computed_tokens, end == request.num_tokens
         return ScheduledSequence(request.request_id, start, end + len(drafts), new_block_ids, samples, drafts)
 
-    def schedule_decode(self, request: Request) -> ScheduledSequence | None:
-        """Return the one token that a decoding sequence has to compute, if the ranks know its block; else None.
+    def schedule_decode(self, request: Request, drafts: Drafts = ()) -> ScheduledSequence | None:
+        """Return the one token that a decoding sequence has to compute, and drafts, if the ranks know all its blocks.
 
         Nearly always they do: a sequence gets a block only now and then. Then nothing else is to be looked at.
         """
         request_id, end = request.request_id, request.num_tokens
         start = request.num_computed_tokens
-        if end - start != 1 or self._room.get(request_id, 0) < end:
+        if end - start != 1 or self._room.get(request_id, 0) < end + len(drafts):
             return None
-        return ScheduledSequence(request_id, start, end, self._nothing_new, samples=True)
+        end += len(drafts)
+        return ScheduledSequence(request_id, start, end, self._nothing_new, samples=True, draft_token_ids=drafts)
 
     def _new_blocks(self, request_id: str, table: BlockIds) -> BlockIds:
         known = self._num_blocks[request_id]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -23,20 +23,21 @@ def runs_of(sampled: Iterable[SampledToken]) -> Iterator[Run]:
 def record(request: Request, run: Run, max_model_len: int) -> Progress:
     """Append a pass's tokens to the request, up to the one that completes it: sampled ones, then what these force."""
     first = run[0]
+    if len(run) > 1 or first.forced:
+        return _record_run(request, run, max_model_len)
     request.keep_promise(first.token_id)
-    token_ids, reason = [first.token_id], request.finish_reason(max_model_len)
-    for token_id, append in _behind_first(request, run) if len(run) > 1 or first.forced else ():
-        if reason is not None:
-            break
-        append(token_id)
-        token_ids.append(token_id)
-        reason = request.finish_reason(max_model_len)
+    request.expected_token_ids = first.expected
+    logprobs = None if first.logprobs is None else [first.logprobs]
+    return Progress(request, [first.token_id], logprobs, request.finish_reason(max_model_len))
+
+
+def _record_run(request: Request, run: Run, max_model_len: int) -> Progress:
+    token_ids = [token.token_id for token in run]
+    num_scored = len(token_ids)
+    token_ids += run[-1].forced
+    count, reason = request.cut(token_ids, max_model_len)
+    del token_ids[count:]
+    request.keep_run(token_ids, num_right=min(count, num_scored) - 1)
     request.expected_token_ids = run[-1].expected
-    logprobs = None if first.logprobs is None else [token.logprobs for token in run[: len(token_ids)] if token.logprobs]
+    logprobs = None if run[0].logprobs is None else [token.logprobs for token in run[:count] if token.logprobs]
     return Progress(request, token_ids, logprobs, reason)
-
-
-def _behind_first(request: Request, run: Run) -> Iterator[tuple[int, Callable[[int], None]]]:
-    """Yield the tokens behind a run's first, each with what appends it."""
-    yield from ((token.token_id, request.append_drafted) for token in run[1:])
-    yield from ((token_id, request.append_forced) for token_id in run[-1].forced)

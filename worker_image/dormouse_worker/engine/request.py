@@ -139,15 +139,15 @@ class Request:
         self.num_promised_tokens -= 1
         self.output_token_ids.append(token_id)
 
-    def append_forced(self, token_id: int) -> None:
-        """The token behind the last one is known, too; the next batches compute them in one go."""
-        assert not self.num_promised_tokens, "a batch under way would be at another place"
-        self.output_token_ids.append(token_id)
+    def keep_run(self, token_ids: Sequence[int], num_right: int) -> None:
+        """A batch has brought these: what it sampled, what came after so many right drafts, and what is forced behind.
 
-    def append_drafted(self, token_id: int) -> None:
-        """The last token was a draft that was right, so the pass has computed it, and says what is behind it."""
-        self.append_forced(token_id)
-        self.num_computed_tokens += 1
+        The pass has computed the right drafts; of the others the next batches compute all in one go.
+        """
+        self.num_promised_tokens -= 1
+        assert not self.num_promised_tokens, "a batch under way would be at another place"
+        self.output_token_ids += token_ids
+        self.num_computed_tokens += num_right
 
     def take_prediction_counts(self) -> tuple[int, int]:
         """Return how many predicted tokens were right and wrong since this was asked last."""
@@ -167,6 +167,19 @@ class Request:
         """Return how many tokens may follow those there are, if none stops it."""
         num_outputs = len(self.output_token_ids) + self.num_promised_tokens
         return min(self.sampling.max_tokens - num_outputs, max_model_len - self.num_prompt_tokens - num_outputs)
+
+    def cut(self, token_ids: Sequence[int], max_model_len: int) -> tuple[int, str | None]:
+        """Return how many of these tokens follow the output, up to one that completes the request, and why it does."""
+        sampling, num_outputs = self.sampling, len(self.output_token_ids)
+        ends = () if sampling.grammar is None else sampling.grammar.end_token_ids
+        most = min(sampling.max_tokens, max_model_len - self.num_prompt_tokens)
+        for count, token_id in enumerate(token_ids, 1):
+            may_stop = num_outputs + count > sampling.min_tokens
+            if token_id in ends or (may_stop and token_id in sampling.stop_token_ids):
+                return count, "stop"
+            if num_outputs + count >= most:
+                return count, "length"
+        return len(token_ids), None
 
     def finish_reason(self, max_model_len: int) -> str | None:
         """Return why the request is complete after its last output token, or None."""

@@ -243,8 +243,9 @@ class Scheduler:
         progress = record(request, run, self.limits.max_model_len)
         if self.speculation is not None:
             self.speculation.note(progress, num_right=len(run) - 1)
-        if len(run) > 1:  # drafts are in the cache, too
-            self._placement.commit(request, request.num_computed_tokens)
+        end = request.num_computed_tokens
+        if len(run) > 1 and self.tables.layout.fills_block(end - len(run) + 1, end):  # drafts are in the cache, too
+            self._placement.commit(request, end)
         if progress.finish_reason is not None:
             self._let_go(request)
         return progress
@@ -260,7 +261,7 @@ class Scheduler:
             request = chosen[position]
             position += 1
             drafts = () if self.speculation is None else self._propose(self.speculation, current, request, len(chosen))
-            scheduled = None if drafts or request.awaits_images else schedule_decode(request)
+            scheduled = None if request.awaits_images else schedule_decode(request, drafts)
             if scheduled is None:
                 end = current.end_of(request)
                 if end == request.num_computed_tokens:  # an image of it waits for others

@@ -6,7 +6,9 @@ with a fixed number of numpy calls, however many sequences there are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -90,9 +92,7 @@ class InputBatch:
         for scheduled in batch.sequences:
             if any(scheduled.new_block_ids):
                 self._append_blocks(scheduled)
-            if scheduled.draft_token_ids:  # behind the tokens that count
-                row = self._sequences[scheduled.request_id].row
-                self._token_ids[row, scheduled.num_known : scheduled.end] = scheduled.draft_token_ids
+        self._write_drafts([scheduled for scheduled in batch.sequences if scheduled.draft_token_ids])
 
     def append(self, request_id: str, *token_ids: int) -> None:
         """Note what was sampled for a sequence, or forced; nothing happens if it was released meanwhile."""
@@ -102,6 +102,12 @@ class InputBatch:
             end = self._num_tokens[row] + len(token_ids)
             self._token_ids[row, self._num_tokens[row] : end] = token_ids
             self._num_tokens[row] = end
+
+    def append_runs(self, batch_rows: BatchRows, counts: Ints, token_ids: list[int]) -> None:
+        """Note so many tokens for each of these sequences, [N] counts."""
+        rows, known = batch_rows.rows, self._num_tokens[batch_rows.rows]
+        self._token_ids[rows.repeat(counts), _places(known, counts)] = token_ids
+        self._num_tokens[rows] = known + counts
 
     def append_each(self, batch_rows: BatchRows, token_ids: list[int] | int) -> None:
         """Note a token for each of these sequences."""
@@ -172,6 +178,16 @@ class InputBatch:
         if new.images and self._image_merge:
             sequence.rope = prompt_positions(new.images, len(new.prompt_token_ids), self._image_merge)
 
+    def _write_drafts(self, drafted: Sequence[ScheduledSequence]) -> None:
+        """Put drafts behind the tokens that count."""
+        if not drafted:
+            return
+        drafts = [scheduled.draft_token_ids for scheduled in drafted]
+        counts = np.fromiter(map(len, drafts), np.int64, len(drafts))
+        rows = np.array([self._sequences[scheduled.request_id].row for scheduled in drafted])
+        starts = np.array([scheduled.end for scheduled in drafted]) - counts
+        self._token_ids[rows.repeat(counts), _places(starts, counts)] = [*chain.from_iterable(drafts)]
+
     def _append_blocks(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
         for group, block_ids in enumerate(scheduled.new_block_ids):
@@ -204,6 +220,12 @@ def _turn(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints:
             rows = slice(query_starts[index], query_starts[index + 1])
             rope[:, rows] = span_positions(sequence.rope, positions[rows])
     return rope
+
+
+def _places(starts: Ints, counts: Ints) -> Ints:
+    """Return start, start + 1, … for each run, so many of each."""
+    places: Ints = np.arange(counts.sum()) + (starts - counts.cumsum() + counts).repeat(counts)
+    return places
 
 
 def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:

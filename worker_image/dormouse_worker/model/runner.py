@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 
 import msgspec
+import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -27,6 +30,8 @@ from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_ro
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.vision.encoded import EncodedImages
+
+_request_id = attrgetter("request_id")
 
 
 class LateAnswer:
@@ -200,12 +205,16 @@ class ModelRunner:
     def _append(self, wanted: LogitRows, sampled: Sequence[SampledToken]) -> None:
         batch_rows = wanted.batch_rows
         if wanted.scored is not None:
-            self.append_sampled(sampled)
+            counts = np.fromiter(Counter(map(_request_id, sampled)).values(), np.int64)
+            self._input.append_runs(batch_rows, counts, [token.token_id for token in sampled])
+            self._append_forced(sampled if batch_rows.bound else ())
             return
         self._input.append_each(batch_rows, [token.token_id for token in sampled])
-        if batch_rows.bound:
-            for token in sampled:
-                self._input.append(token.request_id, *token.forced)
+        self._append_forced(sampled if batch_rows.bound else ())
+
+    def _append_forced(self, sampled: Sequence[SampledToken]) -> None:
+        for token in sampled:
+            self._input.append(token.request_id, *token.forced)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""

@@ -122,4 +122,4 @@ class ScoredRows:
     def request_ids(self, kept: Ints) -> list[str]:
         """Return whose these rows are."""
         request_ids = self._owners.request_ids
-        return [request_ids[owner] for owner in self._owner_of[kept]]
+        return [request_ids[owner] for owner in self._owner_of[kept].tolist()]

@@ -22,9 +22,9 @@ def test_where_an_answer_said_the_same_it_is_followed_until_this_one_says_someth
     place.add([1, 2, 3, 4, 5, 6, 7, 8, 9])
     follower = recall(place)
     assert follower.propose([0, 1, 2, 3, 4], 3) == [5, 6, 7]
-    follower.note(5)
+    follower.note([5])
     assert follower.propose([9, 9, 9, 9], 9) == [6, 7, 8, 9]
-    follower.note(0)
+    follower.note([0])
     assert follower.propose([4, 5, 0], 9) == []
     assert follower.propose([5, 6, 7, 8], 9) == [9], "it finds the way back"
 
@@ -63,7 +63,7 @@ def test_an_old_answer_is_followed_too_and_a_follower_keeps_its_text():
     assert follower.propose([1, 2, 3, 4], 9)[:2] == [5, 6]
     for first in (10_000, 20_000, 30_000):
         place.add(range(first, first + MAX_ANSWER_TOKENS))
-    follower.note(5)
+    follower.note([5])
     assert follower.propose([2, 3, 4, 5], 1) == [6]
     assert recall(place).propose([1, 2, 3, 4], 1) == []
 

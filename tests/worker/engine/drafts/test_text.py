@@ -47,12 +47,39 @@ def test_what_is_found_is_such_a_run_however_many_share_a_slot(tokens, capacity)
 def test_a_follower_goes_on_while_the_output_says_what_stands_there():
     follower = Follower(make([1, 2, 3, 4, 5, 1, 2, 9]), 0)
     assert follower.propose([], 2) == [1, 2]
-    for token in (1, 2, 3):
-        follower.note(token)
+    follower.note([1])
+    follower.note([2, 3])
     assert follower.propose([1, 2, 3], 9) == [4, 5, 1, 2, 9], "it stays where it is, though 1 2 comes again"
-    follower.note(1)
+    follower.note([4, 1])
     assert follower.propose([3, 1, 2], 9) == [9], "it was wrong, and looks for the last such run"
     assert Follower(make([1, 2, 3])).propose([7, 7], 2) == []
+
+
+def test_who_has_followed_a_text_to_its_end_follows_it_no_further():
+    follower = Follower(make([1, 2, 3]), 1)
+    follower.note([2, 3, 4])
+    assert follower.propose([2, 3, 4], 9) == []
+    follower = Follower(make([1, 2, 3]), 1)
+    follower.note([2, 3])
+    assert follower.propose([2, 3], 9) == []
+
+
+@given(st.lists(st.integers(0, 2), min_size=6, max_size=40), st.lists(st.integers(1, 5), max_size=12))
+def test_a_period_is_followed_whether_tokens_come_one_by_one_or_in_runs(tokens, lengths):
+    """Runs may reach into what has come with them."""
+    one_by_one, in_runs = make(tokens[:6]), make(tokens[:6])
+    slow, fast = SelfFollower(one_by_one), SelfFollower(in_runs)
+    rest = tokens[6:]
+    for length in lengths:
+        run, rest = rest[:length], rest[length:]
+        assert slow.propose(one_by_one.tokens, 4) == fast.propose(in_runs.tokens, 4)
+        in_runs.tokens.extend(run)
+        fast.note(run)
+        for token in run:
+            one_by_one.tokens.append(token)
+            slow.note([token])
+        for text in (one_by_one, in_runs):
+            text.catch_up()
 
 
 def test_a_sequence_that_repeats_itself_is_proposed_to_go_on_so():

@@ -49,9 +49,9 @@ class Recall:
     def __repr__(self) -> str:
         return f"Recall({self._follower!r})"
 
-    def note(self, token_id: int) -> None:
+    def note(self, token_ids: list[int]) -> None:
         """See `Proposer`."""
-        self._follower.note(token_id)
+        self._follower.note(token_ids)
 
     def catch_up(self) -> None:
         """See `Proposer`."""

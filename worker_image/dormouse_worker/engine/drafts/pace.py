@@ -98,13 +98,10 @@ class Acceptance:
 
     def note(self, num_proposed: int, num_taken: int) -> None:
         """So many of the proposed tokens were taken: each a success, and the first that was not a failure."""
-        for _ in range(num_taken):
-            self._learn(1)
+        doubt = (1 - self.chance) * (1 - WEIGHT) ** num_taken
+        self.chance = min(_MOST, 1 - doubt)
         if num_taken < num_proposed:
-            self._learn(0)
-
-    def _learn(self, outcome: int) -> None:
-        self.chance = min(_MOST, max(_LEAST, self.chance + WEIGHT * (outcome - self.chance)))
+            self.chance = max(_LEAST, (1 - WEIGHT) * self.chance)
 
 
 class RowCosts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,8 @@ TAIL_LENGTH = max(LONG_RUN_LENGTHS)  # tokens by which a place in a text is know
 class Proposer(Protocol):
     """Who may know how a sequence goes on."""
 
-    def note(self, token_id: int) -> None:
-        """The output has grown by this token."""
+    def note(self, token_ids: list[int]) -> None:
+        """The output has grown by these tokens."""
 
     def catch_up(self) -> None:
         """Do a bounded part of what there is to do before a proposal."""
@@ -42,9 +42,9 @@ class Expected:
         """These tokens can only come next."""
         self._token_ids = token_ids
 
-    def note(self, token_id: int) -> None:
-        """See `Proposer`: what is expected is told anew with each token."""
-        del token_id
+    def note(self, token_ids: list[int]) -> None:
+        """See `Proposer`: what is expected is told anew each time."""
+        del token_ids
         self._token_ids = ()
 
     def catch_up(self) -> None:
@@ -102,12 +102,11 @@ class SequenceDrafts:
         """Propose these tokens next, if any: a grammar allows nothing else."""
         self._expected.tell(token_ids)
 
-    def append(self, token_ids: Iterable[int]) -> None:
+    def append(self, token_ids: list[int]) -> None:
         """The output has grown by these tokens."""
-        for token_id in token_ids:
-            for source in self._sources:
-                source.proposer.note(token_id)
-            self._own.tokens.append(token_id)
+        self._own.tokens += token_ids
+        for source in self._sources:
+            source.proposer.note(token_ids)
 
     @property
     def num_tokens(self) -> int:

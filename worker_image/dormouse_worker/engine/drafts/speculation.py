@@ -7,6 +7,8 @@ only where it is what the row says (`model/scored_rows.py`).
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from dormouse_worker.common.ipc import DraftCounts
 from dormouse_worker.engine.batch import Batch, Drafts
 from dormouse_worker.engine.drafts.earlier import EarlierAnswers
@@ -21,9 +23,9 @@ class Speculation:
 
     def __init__(self, limits: Limits) -> None:
         """Propose within these limits."""
-        self._num_drafts = self._num_draft_tokens = 0
+        self._num_draft_tokens = 0
         self._max_tokens, self._max_model_len = limits.max_draft_tokens, limits.max_model_len
-        self._num_accepted_per_pos = [0] * self._max_tokens
+        self._num_with_taken = [0] * (1 + self._max_tokens)  # drafts of which so many tokens were right
         self.costs = RowCosts(self._max_tokens)
         self._earlier = EarlierAnswers() if limits.recalls_answers else None
 
@@ -52,10 +54,8 @@ class Speculation:
     def _settle(self, request: Request, num_taken: int) -> None:
         assert request.drafts is not None, "something was proposed"
         num_proposed = request.num_draft_tokens
-        self._num_drafts += 1
         self._num_draft_tokens += num_proposed
-        for position in range(num_taken):
-            self._num_accepted_per_pos[position] += 1
+        self._num_with_taken[num_taken] += 1
         if request.drafts.settle(num_proposed, num_taken):
             request.num_accepted_prediction_tokens += num_taken
             request.num_rejected_prediction_tokens += num_proposed - num_taken
@@ -67,11 +67,12 @@ class Speculation:
 
     def take_counts(self) -> DraftCounts | None:
         """Return what happened since this was asked last; None = nothing."""
-        if not self._num_drafts:
+        if not any(self._num_with_taken):
             return None
-        counts = DraftCounts(self._num_drafts, self._num_draft_tokens, self._num_accepted_per_pos)
-        self._num_drafts = self._num_draft_tokens = 0
-        self._num_accepted_per_pos = [0] * self._max_tokens
+        num_drafts, *per_position = [*accumulate(reversed(self._num_with_taken))][::-1]
+        counts = DraftCounts(num_drafts, self._num_draft_tokens, per_position)
+        self._num_draft_tokens = 0
+        self._num_with_taken = [0] * (1 + self._max_tokens)
         return counts
 
     def observe(self, batch: Batch, seconds: float) -> None:

@@ -70,12 +70,11 @@ class Follower:
     def __repr__(self) -> str:
         return f"Follower({self._position} in {self._text!r})"
 
-    def note(self, token_id: int) -> None:
-        """The output has grown by this token; a text that is the output itself must not have it yet."""
-        position, tokens = self._position, self._text.tokens
-        if position is not None:
-            follows = position < len(tokens) and tokens[position] == token_id
-            self._position = position + 1 if follows else None
+    def note(self, token_ids: list[int]) -> None:
+        """The output has grown by these tokens; a text that is the output itself has them by now."""
+        if self._position is not None:
+            end = self._position + len(token_ids)
+            self._position = end if self._text.tokens[self._position : end] == token_ids else None
 
     def catch_up(self) -> None:
         """Index more of the text, if there is more."""
