@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from dataclasses import replace
 
@@ -46,6 +47,16 @@ async def refusal(grammars, caller="x", **asked):
         await grammars.compile(pb.StructuredOutputs(**asked), caller)
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
     return caught.value.message
+
+
+async def test_who_compiles_stands_back_behind_passes_with_all_its_threads(make):
+    grammars = make()
+    await grammars.compile(pb.StructuredOutputs(json_object=True), "x")
+    (process,) = (each._process for each in grammars._pool._processes if each._process is not None)
+    tasks = [int(task) for task in os.listdir(f"/proc/{process.pid}/task")]  # noqa: PTH208  of a kernel, not of a disk
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert len(tasks) > 1
+    assert {os.getpriority(os.PRIO_PROCESS, task) for task in tasks} == {max(module.NICENESS, own)}
 
 
 GOOD = {

@@ -36,6 +36,7 @@ class Job:
     refusal: type[Exception]
     seconds: float  # of the clock, for one order
     start_s: float  # until it answers at all: it is Python that starts, on a machine that may be busy
+    niceness: int = 0  # how far it stands back behind what else the machine computes; 19 = behind all
 
 
 class Late(Exception):
@@ -66,6 +67,9 @@ class BoundedProcess:
             if self._is_closed:
                 raise self._job.refusal(ENDED)
             self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=environ, bufsize=0)  # nosec B603
+            if self._job.niceness:  # before it has threads, which inherit it
+                niceness = max(self._job.niceness, os.getpriority(os.PRIO_PROCESS, 0))
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
         try:
             self._exchange(self._setup, self._job.start_s, self._job.starting)
         except self._job.refusal:

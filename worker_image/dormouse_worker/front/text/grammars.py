@@ -21,6 +21,7 @@ from dormouse_worker.front.text.process_pool import ProcessPool
 
 FIELD = "sampling_params.structured_outputs"
 CALLS_FIELD = "chat.tools"
+NICENESS = 10  # a tenth of a core beside a pass that wants all: who streams notices nothing of who compiles
 MAX_KNOWN_BYTES = 16 << 20  # of what was asked, with the answers
 
 
@@ -60,6 +61,7 @@ class Grammars:
             refusal=GrammarRefused,
             seconds=limits.seconds,
             start_s=limits.start_s,
+            niceness=NICENESS,
         )
         setup = {"tokenizer_file": str(tokenizer_file), "end_token_ids": list(end_token_ids)}
         self._pool = ProcessPool(job, setup | {"seconds": limits.seconds, "memory_bytes": limits.memory_bytes})
