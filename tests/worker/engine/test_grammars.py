@@ -148,6 +148,26 @@ def test_a_draft_behind_which_a_mask_takes_too_long_costs_the_output_nothing(fai
     assert matcher.num_tokens == 4
 
 
+def test_the_next_mask_is_made_before_somebody_asks_and_is_of_no_other_place(grammars, tokenizer_file, monkeypatch):
+    y, e, s = tokens_of(tokenizer_file, "yes")
+    matcher = grammars.matcher(YES)
+    first_masks(grammars, (matcher, []))
+    assert grammars.force([Said(matcher, [y], 1, takes_forced=True)]) == [(e,)]
+    grammars._masker.submit(int).result()  # what was begun before is done
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "mask_of", None)
+        assert [allowed(first_masks(grammars, (matcher, []))[0]) for _ in range(2)] == [{s}, {s}]
+    assert allowed(first_masks(grammars, (matcher, [s]))[0]) == {EOS}
+
+
+def test_what_is_wrong_with_a_mask_that_nobody_asked_for_is_told_to_who_asks(grammars):
+    matcher = grammars.matcher(YES)
+    matcher.look_ahead()
+    first_masks(grammars, (matcher, []))
+    assert grammars.force([Said(matcher, [NUL], 1, takes_forced=True)]) == [()]
+    assert isinstance(first_masks(grammars, (matcher, []))[0], GrammarRefused)
+
+
 def test_matchers_of_one_grammar_know_nothing_of_each_other(grammars, tokenizer_file):
     y, e, _ = tokens_of(tokenizer_file, "yes")
     first, second = grammars.matcher(YES), grammars.matcher(YES)

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -78,6 +79,7 @@ class Matcher:
         self._compilation = compilation
         self._end_token_ids = end_token_ids
         self._matcher: LLMatcher | None = None
+        self._ahead: Mask | None = None  # the next mask, made before somebody asked
         self.num_tokens = 0  # of the output that it has seen
 
     def __repr__(self) -> str:
@@ -92,8 +94,14 @@ class Matcher:
         try:
             masks += self._masks_behind(drafts, masks[0])
         except GrammarRefused:  # what nobody has said yet takes too long: it is not to be held against the output
-            self._matcher, self.num_tokens = None, 0
+            self._matcher, self._ahead, self.num_tokens = None, None, 0
         return masks
+
+    def look_ahead(self) -> None:
+        """Make the next mask before somebody asks for it; who asks is told what is wrong."""
+        if self._matcher is not None:
+            with suppress(GrammarRefused):
+                self._ahead = mask_of(self._matcher)
 
     def _masks_behind(self, drafts: Sequence[int], mask: Mask) -> list[Mask]:
         """Return the masks behind drafts as far as these follow and do not end it; the matcher stands as before."""
@@ -111,6 +119,9 @@ class Matcher:
         return masks
 
     def _mask_after(self, new_token_ids: Sequence[int]) -> Mask:
+        if self._ahead is not None and not new_token_ids:
+            return self._ahead
+        self._ahead = None
         if self._matcher is None:
             self._matcher = self._compilation.result().deep_copy()
         self.num_tokens += len(new_token_ids)
@@ -140,7 +151,7 @@ class Matcher:
 
     def _take(self, token_ids: Sequence[int]) -> LLMatcher | None:
         """Take the output's next tokens; return what tells of more, None where they end it or do not follow."""
-        matcher = self._matcher
+        matcher, self._ahead = self._matcher, None
         if matcher is None:  # masks behind drafts took too long: the next mask takes all of the output
             return None
         self.num_tokens += len(token_ids)
@@ -206,8 +217,13 @@ class Grammars:
         return self._masker.submit(_make_masks, wanted).result
 
     def force(self, said: Sequence[Said]) -> list[tuple[int, ...]]:
-        """Return what can only follow, for each matcher, behind what was just said."""
-        return self._masker.submit(_force_each, said).result()
+        """Return what can only follow, for each matcher, behind what was just said.
+
+        The thread goes on to the next masks, while the caller makes the next pass ready: a pass wants all cores.
+        """
+        forced = self._masker.submit(_force_each, said)
+        self._masker.submit(_look_ahead, [each.matcher for each in said])
+        return forced.result()
 
     def close(self) -> None:
         """End the threads, once what they do is done."""
@@ -235,6 +251,11 @@ def _make_each(growth: Growth) -> Masks:
 
 def _force_each(said: Sequence[Said]) -> list[tuple[int, ...]]:
     return [_force(each) for each in said]
+
+
+def _look_ahead(matchers: Sequence[Matcher]) -> None:
+    for matcher in matchers:
+        matcher.look_ahead()
 
 
 def _force(said: Said) -> tuple[int, ...]:
