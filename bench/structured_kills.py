@@ -1,9 +1,10 @@
-"""Real workers killed under bound streams: `python -m bench.structured_kills --merge [--count KILLS]`.
+"""Real workers killed under bound streams: `python -m bench.structured_kills --merge [--count KILLS --out FOLDER]`.
 
 Two workers behind a gateway, random weights, which push against every grammar. 64 streams at a time, each bound by a
 generated schema, once undisturbed and once while the engine of one worker and then of the other is killed (SIGKILL)
 when a random number of tokens has come. Their fronts start others; the gateway has the streams go on. What comes has to
-be what came undisturbed, and to validate where it ended.
+be what came undisturbed, and to validate where it ended. A run goes on behind the streams that stand in the results,
+and adds to them, so that many kills may come in pieces.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from rich.console import Console
 from bench.front_door import open_door
 from bench.models import ensure_model
 from bench.options import Options, main
-from bench.results import AtMost, Row
-from bench.structured import MOST_TOKENS, NUM_KILLED, NUM_KILLS, is_valid
+from bench.results import AtLeast, AtMost, Row
+from bench.structured import NUM_KILLED, NUM_KILLS
 from bench.structured_cases import make_schema
+from bench.structured_validity import MOST_TOKENS, is_valid
 from bench.worker import Worker
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
@@ -38,6 +40,13 @@ from dormouse_api.v1 import worker_control_pb2 as control
 NAME, NUM_WORKERS = "tiny", 2
 FLAGS = ("--served-model-name", NAME, "--memory-limit", "2Gi", "--max-num-seqs", "64", "--engine-restart-window", "0")
 TIMEOUT_S = 300.0
+WHAT = {
+    "kills": f"kills of real workers' engines under {NUM_KILLED} bound streams at a time",
+    "streams": "bound streams through a gateway whose workers were killed",
+    "wrong": "bound streams whose workers were killed: lost or with other tokens",
+    "invalid": "bound streams whose workers were killed: invalid",
+    "moved": "bound streams whose workers were killed: moved",
+}
 
 
 @dataclass(slots=True)
@@ -84,11 +93,41 @@ class Tended:
                 continue  # the watch has an end, and so has a call at the moment of a kill
 
 
+@dataclass(slots=True)
+class Tally:
+    """What became of all streams so far."""
+
+    kills: int = 0
+    streams: int = 0
+    wrong: int = 0
+    invalid: int = 0
+    moved: int = 0
+
+    def rows(self) -> list[Row]:
+        """Return what stands in the results."""
+        return [
+            Row(WHAT["kills"], self.kills, "kills", goal=AtLeast(NUM_KILLS)),
+            Row(WHAT["streams"], self.streams, "streams"),
+            Row(WHAT["wrong"], self.wrong, "streams", goal=AtMost(0)),
+            Row(WHAT["invalid"], self.invalid, "streams", goal=AtMost(0)),
+            Row(WHAT["moved"], self.moved, "streams"),
+        ]
+
+
 def measure(options: Options, console: Console) -> list[Row]:
     """Return how many streams were lost or said something else, and how many are invalid."""
-    count = options.count or NUM_KILLS
+    tally = read_tally(options.results_dir) if options.merge and options.results_dir else Tally()
+    most = tally.kills + (options.count or NUM_KILLS)
     with _tended_workers(ensure_model("tiny", "bf16")) as (port, workers):
-        return list(asyncio.run(_campaign(port, workers, count, console)))
+        asyncio.run(_campaign(port, workers, tally, most, console))
+    return tally.rows()
+
+
+def read_tally(results_dir: Path) -> Tally:
+    """Return what former runs have found."""
+    rows = json.loads((results_dir / "structured.json").read_text("utf-8"))["rows"]
+    found = {row["what"]: int(row["ours"]) for row in rows}
+    return Tally(**{field: found.get(what, 0) for field, what in WHAT.items()})
 
 
 @contextmanager
@@ -105,32 +144,25 @@ def _tended_workers(model: Path) -> Iterator[tuple[int, Sequence[Tended]]]:
         yield door.port, tended
 
 
-async def _campaign(port: int, workers: Sequence[Tended], count: int, console: Console) -> list[Row]:
-    draw, kills, streams, moved, wrong, invalid = random.Random(7), 0, 0, 0, 0, 0
+async def _campaign(port: int, workers: Sequence[Tended], tally: Tally, most: int, console: Console) -> None:
+    """Kill until there were so many kills. Changes the tally."""
+    draw = random.Random(f"kills/{tally.streams}")
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub: rpc.InferenceAsyncStub = rpc.InferenceStub(channel)
-        while kills < count:
-            numbers = range(streams, streams + NUM_KILLED)
+        while tally.kills < most:
+            numbers = range(tally.streams, tally.streams + NUM_KILLED)
             whole = await _say(stub, numbers, {})
-            most = sum(len(answer.tokens) for answer in whole)
-            places = sorted(draw.sample(range(1, most), NUM_WORKERS))
+            num_tokens = sum(len(answer.tokens) for answer in whole)
+            places = sorted(draw.sample(range(1, num_tokens), NUM_WORKERS))
             said = await _say(stub, numbers, dict(zip(places, draw.sample(workers, len(workers)), strict=True)))
-            kills, streams = kills + NUM_WORKERS, streams + NUM_KILLED
+            tally.kills, tally.streams = tally.kills + NUM_WORKERS, tally.streams + NUM_KILLED
             for number, answer, expected in zip(numbers, said, whole, strict=True):
-                moved += answer.has_moved
-                wrong += bool(answer.error or expected.error) or answer.tokens != expected.tokens
-                invalid += answer.has_stopped and not is_valid(answer.text, number)
-            console.print(f"  {kills} kills, {moved} of {streams} streams moved, {wrong} wrong, {invalid} invalid")
+                tally.moved += answer.has_moved
+                tally.wrong += bool(answer.error or expected.error) or answer.tokens != expected.tokens
+                tally.invalid += answer.has_stopped and not is_valid(answer.text, number)
+            console.print(f"  {tally}", highlight=False)
             for worker in workers:
                 await asyncio.to_thread(worker.is_ready.wait, TIMEOUT_S)
-    what = (
-        f"{streams} streams through a gateway, {NUM_KILLED} at a time, their real workers' engines killed {kills} times"
-    )
-    return [
-        Row(f"{what}: lost or with other tokens", wrong, "streams", goal=AtMost(0)),
-        Row(f"{what}: invalid", invalid, "streams", goal=AtMost(0)),
-        Row(f"{what}: that moved", moved, "streams"),
-    ]
 
 
 async def _say(stub: rpc.InferenceAsyncStub, numbers: Sequence[int], kills: dict[int, Tended]) -> list[Answer]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from bench.structured import _kill_and_resume, is_valid
+from bench.structured import _kill_and_resume
 from bench.structured_cases import bound_by, make_schema, sixty_fields
 from bench.structured_probe import Ask, Asked, Said
 from bench.structured_rows import _middle
+from bench.structured_validity import is_valid
 
 
 def test_generated_schemas_are_schemas_and_the_same_each_time():
