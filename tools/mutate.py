@@ -1,4 +1,4 @@
-"""Mutation testing of what decides (scheduler, blocks, validator, agreement, planners, pools): what no test notices.
+"""Mutation testing of what decides (scheduler, blocks, drafts, validator, planners, pools): what no test notices.
 
 mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
 under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
