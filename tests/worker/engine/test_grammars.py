@@ -156,6 +156,7 @@ def test_the_next_mask_is_made_before_somebody_asks_and_is_of_no_other_place(gra
     grammars._masker.submit(int).result()  # what was begun before is done
     with monkeypatch.context() as patch:
         patch.setattr(module, "mask_of", None)
+        patch.setattr(module, "_make_masks", None)
         assert [allowed(first_masks(grammars, (matcher, []))[0]) for _ in range(2)] == [{s}, {s}]
     assert allowed(first_masks(grammars, (matcher, [s]))[0]) == {EOS}
 

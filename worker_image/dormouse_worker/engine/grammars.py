@@ -97,6 +97,10 @@ class Matcher:
             self._matcher, self._ahead, self.num_tokens = None, None, 0
         return masks
 
+    def made_ahead(self, growth: Growth) -> Mask | None:
+        """Return the only mask that is wanted where it is there already. For the thread that asks for masks."""
+        return None if growth.token_ids or growth.drafts else self._ahead
+
     def look_ahead(self) -> None:
         """Make the next mask before somebody asks for it; who asks is told what is wrong."""
         if self._matcher is not None:
@@ -214,6 +218,10 @@ class Grammars:
 
     def masks(self, wanted: Sequence[Growth]) -> Callable[[], list[Masks]]:
         """Begin to make the masks of each matcher; return who waits for them."""
+        ready = [growth.matcher.made_ahead(growth) for growth in wanted]
+        known: list[Masks] = [[mask] for mask in ready if mask is not None]
+        if len(known) == len(ready):
+            return lambda: known
         return self._masker.submit(_make_masks, wanted).result
 
     def force(self, said: Sequence[Said]) -> list[tuple[int, ...]]:
