@@ -158,6 +158,8 @@ def test_the_next_mask_is_made_before_somebody_asks_and_is_of_no_other_place(gra
         patch.setattr(module, "mask_of", None)
         patch.setattr(module, "_make_masks", None)
         assert [allowed(first_masks(grammars, (matcher, []))[0]) for _ in range(2)] == [{s}, {s}]
+    (masks,) = grammars.masks([Growth(matcher, [], [s])])()
+    assert list(map(allowed, masks)) == [{s}, {EOS}], "those behind drafts are made when the drafts are known"
     assert allowed(first_masks(grammars, (matcher, [s]))[0]) == {EOS}
 
 
