@@ -222,15 +222,15 @@ def _turn(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints:
     return rope
 
 
-def _places(starts: Ints, counts: Ints) -> Ints:
-    """Return start, start + 1, … for each run, so many of each."""
-    places: Ints = np.arange(counts.sum()) + (starts - counts.cumsum() + counts).repeat(counts)
-    return places
-
-
 def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:
     lengths = ends - starts
     query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=query_starts[1:])
     positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], lengths)
     return _Rows(query_starts, np.repeat(rows, lengths), positions)
+
+
+def _places(starts: Ints, counts: Ints) -> Ints:
+    """Return start, start + 1, … for each run, so many of each."""
+    places: Ints = np.arange(counts.sum()) + (starts - counts.cumsum() + counts).repeat(counts)
+    return places
