@@ -88,15 +88,14 @@ def test_a_text_s_token_is_named_with_the_place_of_its_text():
     ("fields", "named"),
     [
         ({"max_loras": 4, "max_cpu_loras": 3}, "max_cpu_loras is 3; at least max_loras, 4, is needed, or 0"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; adapters"),
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; adapters"),
         ({"compile_sizes": (8,)}, "compile_sizes is set; what adapters add"),
     ],
 )
 def test_what_adapters_cannot_be_combined_with_is_named(fields, named):
     with pytest.raises(InvalidSettings, match=named):
         check_settings(EngineSettings(model="m", enable_lora=True, **fields))
-    check_settings(EngineSettings(model="m", enable_lora=True, max_loras=4, max_cpu_loras=4))
+    ranks = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    check_settings(EngineSettings(model="m", enable_lora=True, max_loras=4, max_cpu_loras=4, **ranks))
 
 
 @pytest.mark.parametrize(("counts", "named"), [((1, 0), "num_gpu_blocks is 1"), ((0, 2), "num_cpu_blocks is 2")])

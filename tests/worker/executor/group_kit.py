@@ -11,7 +11,7 @@ MAX_TOKENS = 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
 
 
-def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False, **fields):
+def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False, slots=None, **fields):
     group.initialize_cache(num_blocks, host_blocks)
     longest = min(MAX_POSITIONS, num_blocks * BLOCK_SIZE)
     report = make_report(num_gpu_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=longest)
@@ -21,7 +21,7 @@ def make_engine(group, *, num_blocks=64, tokens=256, host_blocks=0, caches=False
         enable_prefix_caching=caches,
         pipeline_parallel_size=group.settings.pipeline_parallel_size,
     )
-    engine = build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock())
+    engine = build_engine(settings, report, (num_blocks, host_blocks), group, clock=ManualClock(), adapters=slots)
     assert engine._scheduler.limits.max_batches_under_way == settings.pipeline_parallel_size
     return engine
 

@@ -165,9 +165,7 @@ def test_a_rank_without_adapters_says_so(tiny_model, tmp_path):
     rank.close()
 
 
-@pytest.mark.parametrize(
-    "settings", [{"tensor_parallel_size": 2}, {"compile_sizes": (1,)}, {"max_loras": 4, "max_cpu_loras": 3}], ids=str
-)
+@pytest.mark.parametrize("settings", [{"compile_sizes": (1,)}, {"max_loras": 4, "max_cpu_loras": 3}], ids=str)
 def test_what_adapters_are_not_combined_with_is_refused_by_name(tiny_model, settings):
     rank = SleepingRank(tiny_model, "cpu", keeps=False, starts=False, **{**SETTINGS, **settings})
     assert rank.status.failure_reason == "InvalidSettings"

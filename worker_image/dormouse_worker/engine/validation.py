@@ -52,9 +52,6 @@ def _check_lora(settings: EngineSettings) -> None:
         raise InvalidSettings(
             f"max_cpu_loras is {settings.max_cpu_loras}; at least max_loras, {settings.max_loras}, is needed, or 0"
         )
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if (size := getattr(settings, name)) > 1:
-            raise InvalidSettings(f"{name} is {size}; adapters (enable_lora) are computed by one rank alone: set 1")
     if settings.compile_sizes:
         raise InvalidSettings("compile_sizes is set; what adapters add (enable_lora) is not compiled: leave it empty")
 

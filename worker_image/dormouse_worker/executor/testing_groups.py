@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.executor import SleepReport, WakeReport
@@ -102,6 +103,12 @@ class FakeGroupExecutor:
     def wake_up(self, tags: Collection[str]) -> list[WakeReport]:
         """Wake all ranks."""
         return self.group.run(lambda rank: self.workers[rank].wake_up(tags))
+
+    def add_lora(self, path: Path) -> AdapterInfo:
+        """Have all ranks load an adapter, which must be the same for each."""
+        infos = [worker.add_lora(str(path)) for worker in self.workers]
+        (digest,) = {info.digest for info in infos}
+        return AdapterInfo(digest, infos[0].rank, sum(info.num_bytes for info in infos))
 
     def save_sharded_state(self, directory: Path) -> None:
         """Let every rank save its part."""

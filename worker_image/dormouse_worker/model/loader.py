@@ -189,7 +189,7 @@ def _complete(
     if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
         windows = ()
     lean = _choose_lean(module, discovered, settings, layout)
-    adapters = make_adapters(module, settings, device)
+    adapters = make_adapters(weights, settings, device)
     if adapters is not None:
         lean = adapt_lean(lean, adapters) if isinstance(lean, LeanDecoder) else adapt_modules(lean, module, adapters)
     if isinstance(lean, Unfit):

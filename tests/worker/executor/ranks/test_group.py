@@ -79,3 +79,29 @@ def test_who_spoke_a_moment_ago_is_lost_however_late_that_is_read(rank):
     rank.hang_up()
     with pytest.raises(RankLost, match="rank 0: its process ended"):
         rank.group.check_alive()
+
+
+def test_who_needs_no_other_rank_is_waited_for_though_one_has_failed():
+    """A slow disk is no reason to break a group: the second rank answers long after the grace that an order has."""
+    (here, there), (other_here, other_there) = socket.socketpair(), socket.socketpair()
+    first, second = LeaderLine(there), LeaderLine(other_there)
+    now_s = [0]
+
+    def clock():
+        """Two seconds later with every look; there is always something to read."""
+        now_s[0] += 2
+        first.say(Answer(7, encode_value("nobody asked")))
+        if now_s[0] == 40:
+            second.say(Answer(1, encode_value("late")))
+        return now_s[0]
+
+    ranks = {
+        rank: RankConnection(each, lambda: now_s[0], f"rank {rank}") for rank, each in enumerate((here, other_here))
+    }
+    group = RankGroup(ranks, NoChildren(), clock, rank_timeout_s=90)
+    first.say(Answer(1, error="AdapterNotFound", message="gone"))
+    replies = group.call_each("add_lora", "/a", "")
+    assert (replies.done, replies.silent, replies.failed[0].message) == ((1,), (), "gone")
+    group.close()
+    there.close()
+    other_there.close()

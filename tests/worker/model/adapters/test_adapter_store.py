@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from dormouse_worker.common.errors import AdapterInvalid, AdapterLimit, AdapterNotFound, InvalidSettings
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.model.adapters.attach import make_adapters
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_adapters import WEIGHTS_FILE, write_adapter
@@ -134,6 +133,6 @@ def test_a_model_without_linear_layers_has_no_adapters(tiny_model):
 def test_without_the_setting_there_is_no_memory_for_any(tiny_model):
     settings = EngineSettings(model=str(tiny_model("llama")))
     model = load(settings, CpuDevice(Host()))
-    assert make_adapters(model.module, settings, CpuDevice(Host())) is None
+    assert model.adapters is None
     assert model.sleep_parts == (model.weights,)
     model.close()

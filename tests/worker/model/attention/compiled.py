@@ -50,8 +50,8 @@ class _Launchable:
         return lambda *args, **options: self.recorder.launches.append((self.name, args, options))
 
 
-def _compile(capability: int, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    kernel = getattr(triton_kernels, name)
+def compile_launch(kernel: Any, capability: int, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Compile a kernel for what it would be launched with; `options` is emptied of what is not compiled in."""
     launch = {key: options.pop(key) for key in ("num_warps", "num_stages") if key in options}
     signature = {
         parameter: POINTERS[arg.dtype] if isinstance(arg, torch.Tensor) else "fp32" if isinstance(arg, float) else "i32"
@@ -67,7 +67,7 @@ def _compile(capability: int, name: str, args: tuple[Any, ...], options: dict[st
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch)
     ptx = compiled.asm["ptx"]
     return {
-        "kernel": name,
+        "kernel": kernel.__name__,
         "capability": capability,
         "shared_bytes": compiled.metadata.shared,
         "copies_ahead": "cp.async" in ptx,
@@ -86,7 +86,8 @@ def main() -> None:
         plan = backend.plan(world.metadata, torch.device("cpu"))
         plan.write(world.layer, world.key, world.value)
         plan.attend(world.call, world.query, world.layer)
-        results += [{"case": case.name, **_compile(capability, *launch)} for launch in recorder.launches]
+        for name, *launch in recorder.launches:
+            results.append({"case": case.name, **compile_launch(getattr(triton_kernels, name), capability, *launch)})
     print(json.dumps(results))
 
 

@@ -7,6 +7,7 @@ others succeed in what they only can do together. Nothing here waits longer than
 from __future__ import annotations
 
 import itertools
+import math
 import selectors
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,12 +76,20 @@ class RankGroup:
 
     def call(self, method: str, *args: Any, ranks: tuple[int, ...] | None = None, **kwargs: Any) -> Replies:
         """Have ranks (default: all) call a method of their workers, and wait as long as they show signs of life."""
-        call_id = next(self._call_ids)
         asked = tuple(self._connections) if ranks is None else ranks
+        return self._collect(self._send(asked, method, args, kwargs), asked, timeout_s=None)
+
+    def call_each(self, method: str, *args: Any) -> Replies:
+        """Have all ranks do what none needs the others for: one that fails cuts nobody short, all answer."""
+        asked = tuple(self._connections)
+        return self._collect(self._send(asked, method, args, {}), asked, timeout_s=None, grace_s=math.inf)
+
+    def _send(self, asked: tuple[int, ...], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        call_id = next(self._call_ids)
         frame = encode(Call(call_id, method, list(args), kwargs))
         for rank in asked:
             self._connections[rank].send(frame)
-        return self._collect(call_id, asked, timeout_s=None)
+        return call_id
 
     def send_step(self, batch: Batch, sampled: list[SampledToken]) -> int:
         """Have all ranks compute a batch, and hear of tokens that earlier batches gave; return what to collect."""
@@ -114,7 +123,9 @@ class RankGroup:
                 "it is stopped, or its machine is gone"
             )
 
-    def _collect(self, call_id: int, ranks: tuple[int, ...], *, timeout_s: float | None) -> Replies:
+    def _collect(
+        self, call_id: int, ranks: tuple[int, ...], *, timeout_s: float | None, grace_s: float = ERROR_GRACE_S
+    ) -> Replies:
         """Wait until all have answered, or one has failed and the others had their grace."""
         deadline_s = None if timeout_s is None else self._clock() + timeout_s
         failed_s: float | None = None
@@ -122,23 +133,19 @@ class RankGroup:
             now_s = self._clock()
             if failed_s is None and any(self._answers[call_id, rank].error for rank in ranks if rank not in missing):
                 failed_s = now_s
-            if failed_s is not None and now_s - failed_s >= ERROR_GRACE_S:
+            if failed_s is not None and now_s - failed_s >= grace_s:
                 break
             if deadline_s is not None and now_s >= deadline_s:
                 raise RankHung(self._why_late(missing, timeout_s))
-            self._pump(self._until_next_look_s(now_s, deadline_s, failed_s))
+            self._pump(self._until_next_look_s(now_s, deadline_s, None if failed_s is None else failed_s + grace_s))
             self._check_beats()
         answers = {rank: self._answers.pop((call_id, rank)) for rank in ranks if rank not in missing}
         return Replies(answers, tuple(missing))
 
     @staticmethod
-    def _until_next_look_s(now_s: float, deadline_s: float | None, failed_s: float | None) -> float:
-        limits = [LOOK_PERIOD_S]
-        if deadline_s is not None:
-            limits.append(deadline_s - now_s)
-        if failed_s is not None:
-            limits.append(failed_s + ERROR_GRACE_S - now_s)
-        return max(0.0, min(limits))
+    def _until_next_look_s(now_s: float, *deadlines_s: float | None) -> float:
+        limits = [deadline_s - now_s for deadline_s in deadlines_s if deadline_s is not None]
+        return max(0.0, min((LOOK_PERIOD_S, *limits)))
 
     def _why_late(self, missing: list[int], timeout_s: float | None) -> str:
         names = ", ".join(self.name(rank) for rank in missing)

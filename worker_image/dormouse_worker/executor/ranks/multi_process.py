@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dormouse_worker.common.adapters import AdapterInfo, AdapterList
-from dormouse_worker.common.errors import GroupBroken, InvalidSettings
+from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
@@ -29,6 +29,7 @@ from dormouse_worker.executor.ranks import agreement
 from dormouse_worker.executor.ranks.agreement import RankFailed, require_same
 from dormouse_worker.executor.ranks.gathering import gather
 from dormouse_worker.executor.ranks.group import RankGroup, Replies
+from dormouse_worker.executor.ranks.group_adapters import GroupAdapters
 from dormouse_worker.executor.ranks.group_sleep import GroupSleep
 from dormouse_worker.executor.ranks.messages import Answer
 from dormouse_worker.executor.ranks.orders import Orders, decode_value
@@ -62,6 +63,7 @@ class MultiProcessExecutor:
         self._sampler = next(r for r in range(layout.world_size) if Layout(layout.tensor, layout.pipeline, r).samples)
         self._orders: Orders | None = None  # from `init_device` to the end
         self._sleeping: GroupSleep | None = None
+        self._adapters: GroupAdapters | None = None
         self._reports: dict[int, MemoryReport] = {}
         self._untold: list[SampledToken] = []  # all ranks hear of them with the next batch
 
@@ -77,7 +79,7 @@ class MultiProcessExecutor:
         connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
         timeout_s = self._place.rank_timeout_s
         self._orders = Orders(RankGroup(connections, self.local, self._clock, rank_timeout_s=timeout_s))
-        self._sleeping = GroupSleep(self._orders)
+        self._sleeping, self._adapters = GroupSleep(self._orders), GroupAdapters(self._orders)
         try:
             self._orders.require("init_device")
         except RankFailed as error:  # they could not meet: another attempt may do
@@ -179,16 +181,16 @@ class MultiProcessExecutor:
         return self._sleep().wake(tags)
 
     def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
-        """See `Executor`. A group has none."""
-        del digest
-        raise InvalidSettings(f"{path}: adapters are computed by one rank alone, and this group has several")
+        """See `Executor`. Loaded by every rank or by none."""
+        return self._with_adapters().add(path, digest)
 
     def remove_lora(self, digest: str) -> None:
-        """See `Executor`. There are none."""
+        """See `Executor`."""
+        self._with_adapters().remove(digest)
 
     def list_loras(self) -> AdapterList:
-        """See `Executor`. There are none."""
-        return AdapterList([])
+        """See `Executor`."""
+        return self._with_adapters().list()
 
     def save_sharded_state(self, directory: str) -> None:
         """See `Executor`. Every rank writes its own file."""
@@ -246,6 +248,10 @@ class MultiProcessExecutor:
     def _ready(self) -> Orders:
         assert self._orders is not None, "init_device comes first"
         return self._orders
+
+    def _with_adapters(self) -> GroupAdapters:
+        assert self._adapters is not None, "init_device comes first"
+        return self._adapters
 
     def _sleep(self) -> GroupSleep:
         assert self._sleeping is not None, "init_device comes first"

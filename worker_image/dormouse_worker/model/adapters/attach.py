@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,15 +19,18 @@ from dormouse_worker.model.context import current_adapters
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.lean.build import Unfit
 from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear
+from dormouse_worker.model.weights.loading import LoadedWeights
 
 logger = logging.getLogger(__name__)
 
+Adapt = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (a map's outputs, its inputs) -> outputs
 
-def make_adapters(module: Any, settings: EngineSettings, device: Device) -> AdapterStore | None:
+
+def make_adapters(weights: LoadedWeights, settings: EngineSettings, device: Device) -> AdapterStore | None:
     """Return the memory of adapters, None where the settings want none. Raises InvalidSettings, InsufficientMemory."""
     if not settings.enable_lora:
         return None
-    layout = plan_adapters(module, module.dtype, settings.max_lora_rank)
+    layout = plan_adapters(weights.module, settings.max_lora_rank, whole=weights.linears, shares=weights.shares)
     if not layout.maps:
         raise InvalidSettings(f"enable_lora is set, and {settings.model} has no linear layers that can be adapted")
     store = AdapterStore(
@@ -46,13 +49,21 @@ def adapt_modules(why: Unfit, module: Any, adapters: AdapterStore) -> Unfit:
     parts = dict(module.named_modules())
     for names, lora in adapters.loras().items():
         for number, name in enumerate(names):
-            parts[name].register_forward_hook(partial(_add, lora.part(number)))
+            adapt = partial(_add, lora.part(number))
+            if hasattr(parts[name], "adapt"):  # ranks meet in it
+                parts[name].adapt = adapt
+            else:
+                parts[name].register_forward_hook(partial(_behind, adapt))
     return why
 
 
-def _add(lora: Lora, _: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> torch.Tensor:
+def _behind(adapt: Adapt, _: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> torch.Tensor:
+    return adapt(out, inputs[0])
+
+
+def _add(lora: Lora, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     adapters = current_adapters()
-    return out if adapters is None else adapters.add(out, inputs[0], lora)
+    return out if adapters is None else adapters.add(out, rows, lora)
 
 
 def adapt_lean(decoder: LeanDecoder, adapters: AdapterStore) -> LeanDecoder:

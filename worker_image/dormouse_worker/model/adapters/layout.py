@@ -4,13 +4,14 @@
     A     [parts][rank][inputs]          B    [rank][outputs of all parts, side by side]
 
 A map is what our forward pass multiplies at once: query, key and value are parts of one. All slots are alike, with room
-for the highest rank: what an adapter does not use is zero.
+for the highest rank: what an adapter does not use is zero. A rank of a group has of A the columns, and of B the
+outputs, that it has of the weight.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from dormouse_worker.files.adapter_files import Shape
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, round_up
+from dormouse_worker.model.parallel.shards import Share
 
 RANK_UNIT = 4  # kernels read so many rows of A at a time
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -32,6 +34,7 @@ class AdaptedMap:
     modules: tuple[str, ...]
     num_inputs: int
     starts: tuple[int, ...]  # where the outputs of each part begin; behind the last one, their number
+    shares: tuple[Share | None, ...]  # what of each part's weight [outputs, inputs] is here; None = all of it
     a_offset: int
     b_offset: int
 
@@ -49,14 +52,7 @@ class AdapterLayout:
     rank: int  # the highest, in whole units
     dtype: torch.dtype
     slot_bytes: int
-
-    def shapes(self) -> dict[str, Shape]:
-        """Return the linear layers that can be adapted, by name."""
-        return {
-            name: Shape(each.num_inputs, each.starts[part + 1] - each.starts[part])
-            for each in self.maps
-            for part, name in enumerate(each.modules)
-        }
+    whole: Mapping[str, Shape]  # the linear layers of the whole model, by name: what an adapter has to fit
 
     def a_of(self, slot: torch.Tensor, each: AdaptedMap) -> torch.Tensor:
         """Return the view of a slot's bytes, uint8 [slot_bytes], that is a map's A, [parts, rank, inputs]."""
@@ -71,24 +67,36 @@ class AdapterLayout:
         return slot[offset:end].view(self.dtype).view(*shape)
 
 
-def plan_adapters(module: Any, dtype: torch.dtype, max_rank: int) -> AdapterLayout:
-    """Return where adapters of the module's blocks lie; meta tensors will do."""
-    rank, end, maps = round_up(max_rank, RANK_UNIT), 0, []
+def find_linears(module: Any) -> dict[str, Shape]:
+    """Return the linear layers of a whole model that can be adapted, by name; meta tensors will do."""
+    return {name: Shape(part.in_features, part.out_features) for name, part in _linears(module).items()}
+
+
+def plan_adapters(
+    module: Any, max_rank: int, *, whole: Mapping[str, Shape], shares: Mapping[str, Share]
+) -> AdapterLayout:
+    """Return where adapters of the module's blocks lie; of weights that are not among the shares it has all."""
+    rank, end, maps, dtype = round_up(max_rank, RANK_UNIT), 0, [], module.dtype
     for names, layers in _joined(module):
         starts = [0]
         for layer in layers:
-            starts.append(starts[-1] + layer.out_features)
-        num_inputs, size = layers[0].in_features, dtype.itemsize
+            starts.append(starts[-1] + len(layer.weight))
+        num_inputs, size = layers[0].weight.shape[1], dtype.itemsize
         b_offset = end + round_up(len(names) * rank * num_inputs * size, ALIGNMENT_BYTES)
-        maps.append(AdaptedMap(names, num_inputs, tuple(starts), end, b_offset))
+        mine = tuple(shares.get(f"{name}.weight") for name in names)
+        maps.append(AdaptedMap(names, num_inputs, tuple(starts), mine, end, b_offset))
         # kernels may read a vector that passes the end of B
         end = b_offset + round_up(rank * starts[-1] * size + 1, ALIGNMENT_BYTES)
-    return AdapterLayout(tuple(maps), rank, dtype, end)
+    return AdapterLayout(tuple(maps), rank, dtype, end, whole)
+
+
+def _linears(module: Any) -> dict[str, nn.Linear]:
+    return {name: part for name, part in module.named_modules() if type(part) is nn.Linear and _LAYERS in name}
 
 
 def _joined(module: Any) -> Iterator[tuple[tuple[str, ...], list[nn.Linear]]]:
     """Yield the maps of the module's blocks: their parts' names, and their parts."""
-    linears = {name: part for name, part in module.named_modules() if type(part) is nn.Linear and _LAYERS in name}
+    linears = _linears(module)
     inner: set[str] = set()
     for name in linears:
         if name in inner:

@@ -11,12 +11,14 @@ from dormouse_worker.files.adapter_files import AdapterFiles, Pair
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.adapters.layout import AdaptedMap, AdapterLayout
 from dormouse_worker.model.finite import are_finite
+from dormouse_worker.model.parallel.shards import Share
 
+OUTPUTS, INPUTS = 0, 1  # dimensions of a weight, and of B and A
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor) -> str:
-    """Fill a slot, uint8 [slot_bytes] of the host, and return the digest of what it was filled with.
+    """Fill a slot, uint8 [slot_bytes] of the host, and return the digest of the files that it was filled from.
 
     The scale is part of B: a product with it is the product of the scaled pair. Raises AdapterInvalid, and the slot's
     contents count for nothing.
@@ -28,7 +30,12 @@ def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor)
         for part, module in enumerate(each.modules):
             if (pair := files.pairs.get(module)) is not None:
                 fills.update(_fills(pair, part, each, a, b))
-    digest = files.read(lambda tensor, raw: fills[tensor](_matrix(tensor, raw)))
+
+    def take(tensor: StoredTensor, raw: bytearray) -> None:
+        if (fill := fills.get(tensor)) is not None:  # else another stage has it
+            fill(_matrix(tensor, raw))
+
+    digest = files.read(take)
     if not are_finite(slot, layout.dtype):
         raise AdapterInvalid(f"{files.path}: {_culprit(files, layout, slot)} has numbers that are not finite")
     return digest
@@ -39,7 +46,18 @@ def _fills(
 ) -> dict[StoredTensor, Callable[[torch.Tensor], object]]:
     """Return how each of a pair's two matrices comes to its place."""
     my_a, my_b = a[part, : pair.rank], b[: pair.rank, each.starts[part] : each.starts[part + 1]]
-    return {pair.a: my_a.copy_, pair.b: lambda matrix: my_b.copy_((matrix.float() * pair.scale).T)}
+    share = each.shares[part]
+    return {
+        pair.a: lambda matrix: my_a.copy_(_mine(matrix, share, INPUTS)),
+        pair.b: lambda matrix: my_b.copy_((_mine(matrix, share, OUTPUTS).float() * pair.scale).T),
+    }
+
+
+def _mine(matrix: torch.Tensor, share: Share | None, dim: int) -> torch.Tensor:
+    """Return what a rank has of a matrix [rank, inputs] or [outputs, rank], if its weight is cut along these."""
+    if share is None or share.spans is None or share.dim != dim:
+        return matrix
+    return torch.cat([matrix.narrow(dim, start, stop - start) for start, stop in share.spans], dim)
 
 
 def _matrix(tensor: StoredTensor, raw: bytearray) -> torch.Tensor:

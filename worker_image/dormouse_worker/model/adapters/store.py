@@ -100,7 +100,7 @@ class AdapterStore:
         assert self._copies is not None, "asleep"
         if digest in self.infos:
             return self._info(digest)
-        files = check_adapter_files(path, self.layout.shapes(), max_rank=self.max_rank)
+        files = check_adapter_files(path, self.layout.whole, max_rank=self.max_rank)
         place = self._free_place()
         found = files.read(_pass_by) if place is None else read_adapter(files, self.layout, self._copies[place])
         if digest not in {"", found}:
@@ -234,7 +234,7 @@ class AdapterStore:
         if known.lost:
             return known.lost
         try:
-            files = check_adapter_files(known.path, self.layout.shapes(), max_rank=self.max_rank)
+            files = check_adapter_files(known.path, self.layout.whole, max_rank=self.max_rank)
             read_adapter(files, self.layout, copy)
         except WorkerError as error:
             return str(error)

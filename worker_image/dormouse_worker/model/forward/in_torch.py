@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from dormouse_worker.model.adapters.choose import choose_adder
 from dormouse_worker.model.adapters.rows import AdapterRows
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
@@ -94,6 +95,7 @@ class EagerPath:
         self._forward = forward
         self._backend = backend
         self._inputs = inputs
+        self._make_adder = choose_adder(forward.model.device)
 
     def __repr__(self) -> str:
         return f"EagerPath({self._forward.model.impl})"
@@ -111,5 +113,5 @@ class EagerPath:
         token_ids, positions = inputs[0], inputs[1] if packed.rope is None else inputs[1:]
         plans = [self._backend.plan(group, device) for group in packed.groups]
         slots = packed.lora_slots
-        adapters = None if slots is None else AdapterRows(slots, rows, device)
+        adapters = None if slots is None else AdapterRows(slots, rows, self._make_adder)
         return self._forward(token_ids, positions, to_device(rows, device), plans, adapters, images=images)

@@ -39,7 +39,7 @@ class Linear:
 
     def reduced(self, rows: torch.Tensor, group: Communicator) -> torch.Tensor:
         """Return [T, out] where this rank has some columns of [T, in], the others the rest."""
-        return self._adapted(row_linear(*self._operands(rows), self.bias, group), rows)
+        return row_linear(*self._operands(rows), self.bias, group, adapt=lambda out: self._adapted(out, rows))
 
     def _adapted(self, out: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         adapters = None if self.lora is None else current_adapters()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
@@ -10,12 +12,20 @@ from dormouse_worker.model.parallel.shards import Vocabulary
 
 
 def row_linear(
-    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, group: Communicator
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    group: Communicator,
+    *,
+    adapt: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Return [..., out] for the rank's columns of the input [..., in] and of the weight [out, in]; bias is whole."""
+    """Return [..., out] for the rank's columns of the input [..., in] and of the weight [out, in]; bias is whole.
+
+    `adapt` adds to the rank's product what adapters make of its columns: one sum over the ranks has both.
+    """
     if group.layout.tensor == 1:
-        return functional.linear(rows, weight, bias)
-    total = group.all_reduce(functional.linear(rows, weight))
+        return adapt(functional.linear(rows, weight, bias))
+    total = group.all_reduce(adapt(functional.linear(rows, weight)))
     return total if bias is None else total + bias
 
 

@@ -1,6 +1,7 @@
 """Divides a module's tensors over the ranks of a stage, and lets it call the other ranks where it needs them.
 
-The modules keep their classes: only their tensors shrink, and where ranks meet `forward` is another one.
+The modules keep their classes: only their tensors shrink, and where ranks meet `forward` is another one. Such a module
+asks its `adapt` for what adapters add to its own product, before ranks meet.
 """
 
 from __future__ import annotations
@@ -129,18 +130,22 @@ def _sum_up(part: Any, *, splits_input: bool) -> None:
         if splits_input:
             rows = rows.chunk(group.layout.tensor, -1)[group.layout.tensor_rank]
         weight = part.weight if isinstance(part, nn.Linear) else part.weight.t()
-        return row_linear(rows, weight, part.bias, group)
+        return row_linear(rows, weight, part.bias, group, adapt=lambda out: part.adapt(out, rows))
 
-    part.forward = forward
+    part.forward, part.adapt = forward, _as_it_is
 
 
 def _gather_output(part: Any) -> None:
     inner = part.forward
 
     def forward(rows: torch.Tensor) -> torch.Tensor:
-        return current_communicator().all_gather(inner(rows))
+        return current_communicator().all_gather(part.adapt(inner(rows), rows))
 
-    part.forward = forward
+    part.forward, part.adapt = forward, _as_it_is
+
+
+def _as_it_is(out: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return out
 
 
 def _merge(embedding: Any, vocabulary: Vocabulary) -> None:

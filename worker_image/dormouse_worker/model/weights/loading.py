@@ -12,12 +12,15 @@ import torch
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
+from dormouse_worker.files.adapter_files import Shape
 from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.adapters.layout import find_linears
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut
+from dormouse_worker.model.parallel.shards import Share
 from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.gguf_plan import plan_gguf, require_generation
 from dormouse_worker.model.quantized.online import OnlineSource
@@ -49,6 +52,8 @@ class LoadedWeights:
     store: WeightStore
     report: LoadReport
     num_parameters: int  # of the whole model, whatever of it is here
+    linears: Mapping[str, Shape]  # of the whole model, those that can be adapted
+    shares: Mapping[str, Share]  # what each tensor is of the whole model's; none = all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class _Plan:
     source: WeightSource
     extras: Mapping[str, torch.Tensor]  # what the source does not have
     num_parameters: int
+    linears: Mapping[str, Shape]
+    shares: Mapping[str, Share]
 
 
 def load_weights(
@@ -106,7 +113,7 @@ def load_weights(
     except BaseException:
         store.close()
         raise
-    return LoadedWeights(module, store, report, plan.num_parameters)
+    return LoadedWeights(module, store, report, plan.num_parameters, plan.linears, plan.shares)
 
 
 def _has_kernels(settings: EngineSettings, device: Device) -> bool:
@@ -189,12 +196,13 @@ def _plan_stored(
 
 def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
     """Quantize a whole module, whose plain weights the source has, and cut it down to the rank's part, as is wanted."""
-    num_parameters = _count(module)
+    num_parameters, linears = _count(module), find_linears(module)
     if settings.quantization != NONE:
         source = OnlineSource(source, convert(module, settings.quantization))
-    if layout.world_size > 1:
-        source = SlicedSource(source, cut(module, layout))
-    return _Plan(module, source, computed_buffers(module), num_parameters)
+    shares = cut(module, layout) if layout.world_size > 1 else {}
+    if shares:
+        source = SlicedSource(source, shares)
+    return _Plan(module, source, computed_buffers(module), num_parameters, linears, shares)
 
 
 def _count(module: Any) -> int:
@@ -234,17 +242,17 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 
 def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
     module = build_skeleton(config, _dtype(config, settings, {}), kind).module
-    num_parameters = _count(module)
+    num_parameters, linears = _count(module), find_linears(module)
     if settings.quantization != NONE:
         convert(module, settings.quantization)
     else:
         keep_saved(module, files.tensors)
-    if layout.world_size > 1:
-        cut(module, layout)
+    shares = cut(module, layout) if layout.world_size > 1 else {}
     extras = computed_buffers(module)
     slots = {slot.name: slot for slot in plan_layout(iter_tensors(module)).slots if slot.name not in extras}
     check_shard(files, slots)
-    return _Plan(module, _checkpoint(settings, {name: name for name in slots}, layout), extras, num_parameters)
+    source = _checkpoint(settings, {name: name for name in slots}, layout)
+    return _Plan(module, source, extras, num_parameters, linears, shares)
 
 
 def _checkpoint(settings: EngineSettings, names: Mapping[str, str], layout: Layout | None = None) -> CheckpointSource:
