@@ -193,7 +193,7 @@ async def run_night(night, history):
     assert night.serves(), (history, rig.status)
     assert rig.status["readyReplicas"] >= 1
     tell(rig, in_flight=1000)
-    await night.until(night.serves_in_full, passes=15, step_s=1)
+    await night.until(night.serves_in_full, passes=45, step_s=1)
     assert night.serves_in_full(), (history, rig.status)
     tell(rig)
     await night.until(night.is_zero, passes=60, step_s=10)
