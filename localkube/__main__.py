@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     gpus = commands.add_parser("gpus", help="offer stand-in GPUs by dynamic resource allocation, until Ctrl-C")
     gpus.add_argument("--number", type=int, choices=range(1, 129), default=2, metavar="N", help="1 to 128; default 2")
     gpus.add_argument("--memory", type=_memory, default="512Mi", help="what each is said to have; default 512Mi")
+    gpus.add_argument("--device-plugin", action="store_true", help="as an extended resource instead of by claims")
     commands.add_parser("provisioner", help="serve volumes (a component; started by `up`)")
     commands.add_parser("policies", help="enforce NetworkPolicies (a component; started by `up`)")
     return parser
@@ -118,6 +119,7 @@ def _prune(paths: Paths, _: argparse.Namespace) -> int:
 
 
 def _gpus(paths: Paths, arguments: argparse.Namespace) -> int:
+    from localkube.gpus.device_plugin import PluginOffer
     from localkube.gpus.objects import Gpus
     from localkube.gpus.offer import Offer, Stop, alone
     from localkube.kubeapi import KubeApi
@@ -127,8 +129,11 @@ def _gpus(paths: Paths, arguments: argparse.Namespace) -> int:
     stop = Stop()
     stop.listen()
     with alone(pid_file(paths, "gpus")):
-        api, gpus = KubeApi(paths.pki, "admin"), Gpus(arguments.number, arguments.memory)
-        Offer(api, paths.var / "kubelet", paths.stand_ins, gpus, _log).run(stop)
+        gpus, kubelet = Gpus(arguments.number, arguments.memory), paths.var / "kubelet"
+        if arguments.device_plugin:
+            PluginOffer(kubelet, paths.stand_ins, gpus, _log).run(stop)
+        else:
+            Offer(KubeApi(paths.pki, "admin"), kubelet, paths.stand_ins, gpus, _log).run(stop)
     return 0
 
 

@@ -30,6 +30,8 @@ REMEDIES: Mapping[str, str] = {
     "NoPlace": "raise spec.slots or spec.maxMembersPerSlot of the GpuPool, or lower spec.replicas, as the message says",
     "PoolUnfit": "correct the field that the message names, or name another GpuPool",
     "PoolNotFound": "create the GpuPool that the message names, or correct spec.gpu.pool.name",
+    "WaitsForNeighbour": "wait: models that the message names have the GPU; if it lasts, put them into a GpuPool",
+    "NoTurns": "correct the field that the message names, lower gpuMemoryUtilization until all fit, or use a GpuPool",
     "WaitsForSlot": "wait: busy members take turns; if it lasts, add slots to the pool",
     "SlotTooSmall": "lower maxModelLen, maxNumSeqs or what the pool keeps for sleepers, or use larger GPUs",
     "DevicesLost": "nothing: members leave the slot, and its claim is made again; ask who takes claims by force",

@@ -1,13 +1,17 @@
-"""Follows the objects of one kind. The cluster is next door, so a stream that breaks ends the benchmark."""
+"""Follows the objects of one kind. A stream that breaks, as on a starved machine, goes on from where it was."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from bench.fleet.cluster import FLEET
 from dormouse_kube.api import Kind, KubeApi, Resource
+from dormouse_kube.errors import Unavailable
 
 OnEvent = Callable[[Resource, bool], None]  # the object, and whether it is gone
+AGAIN_S = 0.1
 
 
 async def follow(kube: KubeApi, kind: Kind, on_event: OnEvent, *, label_selector: str = "") -> None:
@@ -18,7 +22,9 @@ async def follow(kube: KubeApi, kind: Kind, on_event: OnEvent, *, label_selector
     version = listed.resource_version
     while True:
         watch = kube.watch(kind, FLEET, resource_version=version, label_selector=label_selector)
-        async for event in watch:
-            version = event.object["metadata"]["resourceVersion"]
-            if event.type != "BOOKMARK":
-                on_event(event.object, event.type == "DELETED")
+        with suppress(Unavailable):
+            async for event in watch:
+                version = event.object["metadata"]["resourceVersion"]
+                if event.type != "BOOKMARK":
+                    on_event(event.object, event.type == "DELETED")
+        await asyncio.sleep(AGAIN_S)

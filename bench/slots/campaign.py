@@ -18,7 +18,7 @@ from bench.models import ensure_model
 from bench.slots import victims
 from bench.slots.findings import Campaign
 from bench.slots.switches import prepare
-from bench.slots.victims import PHASES, VICTIMS, Phase, Victim
+from bench.slots.victims import CASES, Fronts, Phase, Victim
 from bench.slots.world import POOL, World
 from dormouse_api.limits import channel_options
 from dormouse_api.v1 import inference_pb2 as pb
@@ -31,6 +31,8 @@ AGAIN_S, CALL_S = 0.2, 280.0
 PAUSE_S = 1.0  # between two kills, at the least
 MOMENT_S = 20.0  # to find a victim in its phase
 LOOK_S = 0.002
+LONGEST_S = 1800.0  # of all rounds: where that is over, what was found until then counts
+FRONTS_S = 2.0  # so long the processes that were found are believed to be all
 NOT_LOST = {"UNAVAILABLE", "CANCELLED", "INTERNAL"}  # with the gateway's own end; a client comes again
 
 
@@ -57,9 +59,13 @@ async def campaign(world: World, rounds: int) -> Campaign:
     calls, stop = Calls(), asyncio.Event()
     clients = [asyncio.create_task(_call(calls, stop, random.Random(seed))) for seed in range(NUM_CLIENTS)]
     killed: Counter[str] = Counter()
+    fronts = Fronts()
+    end_s = time.monotonic() + LONGEST_S
     for phase, victim in _cases(rounds):
+        if time.monotonic() > end_s:
+            break
         await asyncio.sleep(PAUSE_S)
-        if await _strike(world, phase, victim):
+        if await _strike(world, fronts, phase, victim):
             killed[f"{victim}, {phase}"] += 1
     answered = calls.answered
     await world.until("calls to be answered on", lambda: calls.answered >= answered + 2 * len(MEMBERS))
@@ -81,21 +87,24 @@ async def campaign(world: World, rounds: int) -> Campaign:
 
 
 def _cases(rounds: int) -> Iterator[tuple[Phase, Victim]]:
-    return ((phase, victim) for _ in range(rounds) for phase in PHASES for victim in VICTIMS)
+    return (case for _ in range(rounds) for case in CASES)
 
 
-async def _strike(world: World, phase: Phase, victim: Victim) -> bool:
+async def _strike(world: World, fronts: Fronts, phase: Phase, victim: Victim) -> bool:
     """Kill a victim as soon as a slot is in a phase; return False if none came to be in it."""
     deadline_s = time.monotonic() + MOMENT_S
     while time.monotonic() < deadline_s:
-        for slot in world.seen.pools[POOL].get("slots", ()):
-            if slot["phase"] == phase and _kill(world, slot, victim):
-                return True
-        await asyncio.sleep(LOOK_S)
+        fronts.refresh(pod["metadata"]["uid"] for pod in world.seen.pods.values())
+        until_s = time.monotonic() + FRONTS_S
+        while time.monotonic() < until_s:
+            for slot in world.seen.pools[POOL].get("slots", ()):
+                if slot["phase"] == phase and _kill(world, fronts, slot, victim):
+                    return True
+            await asyncio.sleep(LOOK_S)
     return False
 
 
-def _kill(world: World, slot: dict[str, object], victim: Victim) -> bool:
+def _kill(world: World, fronts: Fronts, slot: dict[str, object], victim: Victim) -> bool:
     if victim == "operator":
         world.operator.process.kill()
         world.operator.process.wait()
@@ -106,10 +115,8 @@ def _kill(world: World, slot: dict[str, object], victim: Victim) -> bool:
         world.gateway.process.wait()
         world.gateway = GatewayProcess(world.cluster)
         return True
-    find = victims.fronts_of if victim.startswith("front") else victims.engines_of
-    pids = [
-        pid for pod in world.seen.pods_of(victims.replica_of(slot, victim)) for pid in find(str(pod["metadata"]["uid"]))
-    ]
+    find = fronts.front_of if victim.startswith("front") else fronts.engine_of
+    pids = [pid for pod in world.seen.pods_of(victims.replica_of(slot, victim)) for pid in find(pod["metadata"]["uid"])]
     for pid in pids:
         victims.kill(pid)
     return bool(pids)

@@ -102,6 +102,7 @@ def campaign_rows(found: Campaign) -> list[Row]:
     where = "kill -9 of fronts, engines, operator and gateway at every step of switches, 6 members on 2 GPUs"
     return [
         Row(f"{where}: kills", kills, ""),
+        *(Row(f"{where}: kills of {case}", count, "") for case, count in sorted(found.killed.items())),
         Row(f"{where}: answers", found.answered, "calls"),
         Row(f"{where}: workers awake on one slot", found.most_awake, "workers", goal=AtMost(1)),
         Row(f"{where}: bytes above a slot's size", found.over_size_bytes, "bytes", goal=AtMost(0)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,23 +21,58 @@ Victim = Literal[
 Phase = Literal["Yielding", "Granting", "Held"]
 VICTIMS: tuple[Victim, ...] = get_args(Victim)
 PHASES: tuple[Phase, ...] = get_args(Phase)
+_NOBODY: frozenset[tuple[Phase, Victim]] = frozenset(  # whom a phase does not know
+    {
+        ("Granting", "front of who leaves"),
+        ("Granting", "engine of who leaves"),
+        ("Held", "front of who comes"),
+        ("Held", "engine of who comes"),
+    }
+)
+CASES: tuple[tuple[Phase, Victim], ...] = tuple(
+    (phase, victim) for phase in PHASES for victim in VICTIMS if (phase, victim) not in _NOBODY
+)
 _PROC = Path("/proc")
 
 
-def fronts_of(pod_uid: str) -> Iterator[int]:
-    """Yield the process of the pod's front; none while it does not run."""
-    wanted = f"DORMOUSE_POD_UID={pod_uid}".encode()
-    pids = {pid for pid in _pids() if wanted in _read(pid, "environ").split(b"\0")}
-    for pid in pids:
-        if _parent(pid) not in pids:
-            yield pid
+class Fronts:
+    """Finds processes of pods. It keeps those it found: a phase of a slot is over before all could be read anew."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        """Show how many it knows."""
+        return f"Fronts({len(self._known)} known)"
+
+    def refresh(self, pod_uids: Iterable[str]) -> None:
+        """Look for the fronts of pods that have none that is known and runs."""
+        for uid in pod_uids:
+            if not self.front_of(uid):
+                self._known.update((uid, pid) for pid in _fronts_of(uid))
+
+    def front_of(self, pod_uid: str) -> list[int]:
+        """Return the process of the pod's front; none while it is not known, or does not run."""
+        pid = self._known.get(pod_uid)
+        return [pid] if pid and _is_of(pid, pod_uid) else []
+
+    def engine_of(self, pod_uid: str) -> list[int]:
+        """Return the engine's process of a pod; none while there is no engine."""
+        return [int(child) for pid in self.front_of(pod_uid) for child in _children(pid)[:1]]
 
 
-def engines_of(pod_uid: str) -> Iterator[int]:
-    """Yield the engine's process of a pod; none while there is no engine."""
-    for front in fronts_of(pod_uid):
-        for child in _read(front, f"task/{front}/children").split()[:1]:
-            yield int(child)
+def _fronts_of(pod_uid: str) -> Iterator[int]:
+    pids = {pid for pid in _pids() if _is_of(pid, pod_uid)}
+    return (pid for pid in pids if _parent(pid) not in pids)
+
+
+def _is_of(pid: int, pod_uid: str) -> bool:
+    return f"DORMOUSE_POD_UID={pod_uid}".encode() in _read(pid, "environ").split(b"\0")
+
+
+def _children(pid: int) -> list[bytes]:
+    return _read(pid, f"task/{pid}/children").split()
 
 
 def kill(pid: int) -> None:

@@ -23,6 +23,7 @@ class Kind:
 
 
 PODS = Kind("v1", "Pod", "pods")
+NODES = Kind("v1", "Node", "nodes", namespaced=False)
 ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 SERVICES = Kind("v1", "Service", "services")
 EVENTS = Kind("v1", "Event", "events")

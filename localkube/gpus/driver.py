@@ -88,8 +88,13 @@ def _prepared(allocated_device: Allocated) -> pb.Device:
 class Registration(registration_pb2_grpc.RegistrationServicer):
     """Implements Registration: tells the kubelet which socket to ask, and keeps what it answers."""
 
-    def __init__(self, endpoint: Path) -> None:
+    def __init__(
+        self, endpoint: Path, kind: str = "DRAPlugin", name: str = DRIVER, version: str = "v1.DRAPlugin"
+    ) -> None:
         self._endpoint = endpoint
+        self._info = registration_pb2.PluginInfo(
+            type=kind, name=name, endpoint=str(endpoint), supported_versions=[version]
+        )
         self._answered = threading.Event()
         self._error = ""
 
@@ -101,9 +106,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     ) -> registration_pb2.PluginInfo:
         """Say who we are."""
         del request, context
-        return registration_pb2.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(self._endpoint), supported_versions=["v1.DRAPlugin"]
-        )
+        return self._info
 
     def NotifyRegistrationStatus(  # noqa: N802  # the contract's name
         self, request: registration_pb2.RegistrationStatus, context: grpc.ServicerContext
@@ -124,7 +127,9 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
             if is_asked_to_end():
                 return False
             if time.monotonic() >= deadline_s:
-                raise ComponentError(f"the kubelet did not register {DRIVER} within {timeout_s:.0f} s; does it run?")
+                raise ComponentError(
+                    f"the kubelet did not register {self._info.name} within {timeout_s:.0f} s; does it run?"
+                )
         if self._error:
-            raise ComponentError(f"the kubelet refused {DRIVER}: {self._error}")
+            raise ComponentError(f"the kubelet refused {self._info.name}: {self._error}")
         return True

@@ -106,9 +106,9 @@ class Offer:
         plugin = partial(plugin_pb2_grpc.add_DRAPluginServicer_to_server, Plugin(self.api, self.gpus))
         registrar = partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)
         with (
-            _folder(endpoint.parent),
-            _listening(endpoint, plugin),
-            _listening(self.kubelet / "plugins_registry" / f"{DRIVER}.sock", registrar),
+            folder(endpoint.parent),
+            listening(endpoint, plugin),
+            listening(self.kubelet / "plugins_registry" / f"{DRIVER}.sock", registrar),
         ):
             yield registration
 
@@ -174,7 +174,7 @@ class Offer:
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[None]:
+def folder(path: Path) -> Iterator[None]:
     """Make a folder and remove it."""
     path.mkdir(parents=True, exist_ok=True)
     try:
@@ -185,7 +185,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _listening(path: Path, add_servicer: Callable[[grpc.Server], None]) -> Iterator[None]:
+def listening(path: Path, add_servicer: Callable[[grpc.Server], None]) -> Iterator[None]:
     """Serve at a Unix socket, whoever left a file there; it is gone in the end. Raises ComponentError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

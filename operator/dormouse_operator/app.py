@@ -18,6 +18,7 @@ from dormouse_kube.api import KubeApi
 from dormouse_operator import logs, memory
 from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.neighbours import NeighbourBook
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.pool_effects import PoolEffects
 from dormouse_operator.act.pool_orders import PoolOrders
@@ -28,7 +29,7 @@ from dormouse_operator.act.writes import Writer
 from dormouse_operator.adapter_reconcile import AdapterReconciler
 from dormouse_operator.certificates.identities import Identities
 from dormouse_operator.decide.release import Release
-from dormouse_operator.derived_settings import certificate_settings, release_of, worker_defaults
+from dormouse_operator.derived_settings import budgets_of, certificate_settings, release_of, worker_defaults
 from dormouse_operator.key_reconcile import KeyReconciler
 from dormouse_operator.limits.counter import LimitCounter
 from dormouse_operator.limits.streams import LimitStreams
@@ -38,6 +39,7 @@ from dormouse_operator.model.pools import Replica
 from dormouse_operator.observe.activity import ActivityBook, ActivityWatch
 from dormouse_operator.observe.adapters import AdapterBook
 from dormouse_operator.observe.gateways import Gateways
+from dormouse_operator.observe.nodes import NodeBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.pool_observer import PoolObserver
 from dormouse_operator.observe.worker_statuses import FollowedStatuses
@@ -134,7 +136,9 @@ class App:
         self._listening = (
             [ActivityWatch(gateways, self.activities).run, LimitStreams(gateways, self.limits).run] if gateways else []
         )
-        self.host_memory = self._watch_host_memory(settings.max_sleeping_host_bytes)
+        budgets, nodes = budgets_of(settings), NodeBook(kube, clock=self._clock)
+        self.host_memory = HostMemoryBook(budgets, clock=now, mark=self._mark, nodes=nodes) if budgets else None
+        self.neighbours = NeighbourBook(self._mark)
         self.scaler = Scaler(kube, self.activities, authority=candidate, clock=self._clock, reporter=settings.pod_name)
         self.identities = Identities(kube, tls, certificate_settings(settings), authority=candidate) if tls else None
         hands = _Hands(kube, workers, Writer(kube, self.cache, candidate), release_of(settings, seeds))
@@ -156,6 +160,7 @@ class App:
             clock=self._now,
             activities=self.activities,
             host_memory=self.host_memory,
+            neighbours=self.neighbours,
             mutual_tls=self.identities is not None,
             epoch=lambda: self.candidate.epoch,
             adapters=AdapterBook(hands.workers),
@@ -178,7 +183,7 @@ class App:
             url=self._settings.gateway_address,
             reporter=self._settings.pod_name,
             monotonic=self._clock,
-            listeners=[each for each in (self.scaler, self.host_memory, self.identities) if each],
+            listeners=[each for each in (self.scaler, self.host_memory, self.neighbours, self.identities) if each],
         )
 
     def _make_pools(self, hands: _Hands, seeds: Seeds) -> PoolReconciler:
@@ -214,10 +219,6 @@ class App:
         metrics.follow_lease(lambda: candidate.epoch, lambda: candidate.leads)
         metrics.follow_queue(lambda: self.worklist.waiting_s)
         metrics.follow_watches(self.feed.ages_s)
-
-    def _watch_host_memory(self, limit_bytes: int) -> HostMemoryBook | None:
-        """Return who watches over the copies of sleeping models, None if they may take what they need."""
-        return HostMemoryBook(limit_bytes, clock=self._now, mark=self._mark) if limit_bytes else None
 
     @property
     def is_ready(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from dormouse_operator.certificates.identities import CertificateSettings
+from dormouse_operator.decide.pressure import Budgets
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.seeds import Seeds
@@ -45,3 +46,9 @@ def certificate_settings(settings: Settings) -> CertificateSettings:
         authority_lifetime=timedelta(seconds=settings.authority_seconds),
         authority_secret=settings.authority_secret,
     )
+
+
+def budgets_of(settings: Settings) -> Budgets | None:
+    """Return what models may keep in nodes' memory, None for what they need."""
+    copies, percent = settings.max_sleeping_host_bytes, settings.max_node_memory_percent
+    return Budgets(max_sleeping_bytes=copies, max_node_percent=percent) if copies or percent else None

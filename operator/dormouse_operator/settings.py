@@ -52,6 +52,8 @@ class Settings:
     # the requests; kept as the variables that workers get
     tracing: Mapping[str, str]
     max_sleeping_host_bytes: int  # DORMOUSE_MAX_SLEEPING_HOST_BYTES: of copies at sleep level 1, per node; 0 = no limit
+    # DORMOUSE_MAX_NODE_MEMORY_PERCENT: of a node's allocatable memory, of what models' pods take there; 0 = no limit
+    max_node_memory_percent: int
     resync_seconds: (
         float  # DORMOUSE_RESYNC_SECONDS: how often the cache is compared with what was seen, in case of a miss
     )
@@ -96,6 +98,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         node_loss_seconds=int(_number(env, "NODE_LOSS_SECONDS", 30, 0, 86400)),
         tracing=_tracing(env),
         max_sleeping_host_bytes=int(_number(env, "MAX_SLEEPING_HOST_BYTES", 0, 0, _MAX_BYTES)),
+        max_node_memory_percent=int(_number(env, "MAX_NODE_MEMORY_PERCENT", 0, 0, 100)),
         resync_seconds=_number(env, "RESYNC_SECONDS", 30.0, 1.0, 3600.0),
         mutual_tls=_choice(env, "MUTUAL_TLS", ("false", "true")) == "true",
         certificate_seconds=int(_number(env, "CERTIFICATE_SECONDS", 86400, LEAST_LIFETIME_S, _YEAR_S)),

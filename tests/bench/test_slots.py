@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.fleet.fake_workers import _begun
 from bench.slots.findings import Campaign, Placing, Switch, campaign_rows, placing_rows, switch_rows
 from bench.slots.placing import num_nodes
-from bench.slots.victims import VICTIMS, engines_of, fronts_of, kill, replica_of
+from bench.slots.victims import CASES, VICTIMS, Fronts, kill, replica_of
 from bench.slots.workers import arguments_of, environment_of
 from bench.slots.world import Seen
 from dormouse_operator.model import WorkerState
@@ -80,19 +80,32 @@ def test_victims_are_found_by_what_a_slot_says_of_them():
     assert replica_of({"phase": "Free"}, "front of who comes") == ""
 
 
-async def test_a_pod_s_front_and_engine_are_the_processes_with_its_uid():
+async def test_a_pod_s_front_and_engine_are_the_processes_with_its_uid_as_long_as_they_run():
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stderr=subprocess.DEVNULL)"
-    uid, pipe = "a pod of this test alone", asyncio.subprocess.PIPE
-    environment = {"DORMOUSE_POD_UID": uid}
-    front = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=environment, stdin=pipe)
-    await until(lambda: list(engines_of(uid)))
-    assert list(fronts_of(uid)) == [front.pid]
-    [engine] = engines_of(uid)
+    uid, pipe, fronts = "a pod of this test alone", asyncio.subprocess.PIPE, Fronts()
+    front = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env={"DORMOUSE_POD_UID": uid}, stdin=pipe
+    )
+
+    def engine() -> list[int]:
+        fronts.refresh([uid])
+        return fronts.engine_of(uid)
+
+    await until(engine)
+    assert fronts.front_of(uid) == [front.pid]
+    [child] = engine()
     kill(front.pid)
     await front.wait()
-    kill(engine)
+    assert (fronts.front_of(uid), fronts.engine_of(uid)) == ([], []), "what it knew runs no more"
+    kill(child)
     kill(front.pid)
-    await until(lambda: not list(fronts_of(uid)))
+    await until(lambda: not (fronts.refresh([uid]) or fronts.front_of(uid)))
+
+
+def test_every_process_of_a_switch_is_killed_in_every_phase_that_knows_it():
+    assert len(CASES) == 17
+    assert {victim for _, victim in CASES} == set(VICTIMS)
+    assert ("Granting", "front of who leaves") not in CASES
 
 
 def test_pools_and_members_have_nodes_and_figures_for_each_of_them():
@@ -104,8 +117,9 @@ def test_pools_and_members_have_nodes_and_figures_for_each_of_them():
 
 def test_a_campaign_is_judged_by_the_books_of_devices_and_by_answers():
     found = Campaign({"operator, Held": 2}, 100, 0, {"UNAVAILABLE: end": 3}, {}, 2, 0, 0)
-    kills, _, awake, *_, lost, again = campaign_rows(found)
-    assert (kills.ours, awake.holds, lost.holds, again.ours) == (2.0, False, True, 3.0)
+    kills, of_operator, _, awake, *_, lost, again = campaign_rows(found)
+    assert of_operator.what.endswith("kills of operator, Held")
+    assert (kills.ours, of_operator.ours, awake.holds, lost.holds, again.ours) == (2.0, 2.0, False, True, 3.0)
 
 
 def test_the_workers_of_a_pool_s_members_wait_in_standby():

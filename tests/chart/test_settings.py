@@ -30,6 +30,13 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
 
 
+def test_a_share_of_nodes_memory_comes_with_the_right_to_get_nodes_and_with_no_other(render: Render):
+    manifests = render("operator.maxNodeMemoryPercent=80")
+    assert parse_settings(environment(container(manifests, "operator"))).max_node_memory_percent == 80
+    rules = [rule for one in manifests if one["kind"] == "ClusterRole" for rule in one["rules"]]
+    assert [rule["verbs"] for rule in rules if "nodes" in rule["resources"]] == [["get"]]
+
+
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_the_operator_understands_its_environment(render: Render, level: str):
     manifests = render(

@@ -13,10 +13,12 @@ from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.act.execute import Executor
 from dormouse_operator.act.host_memory import HostMemoryBook
+from dormouse_operator.act.neighbours import NeighbourBook
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.scaler import Scaler
 from dormouse_operator.act.writes import Writer
 from dormouse_operator.adapter_reconcile import AdapterReconciler
+from dormouse_operator.decide.pressure import Budgets
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.seals import Seals
 from dormouse_operator.decide.situation import Situation
@@ -26,6 +28,7 @@ from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import AdaptersKey, Arrows, Key, Picker, WorkerState
 from dormouse_operator.observe.activity import ActivityBook
 from dormouse_operator.observe.adapters import AdapterBook
+from dormouse_operator.observe.nodes import NodeBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.worker_statuses import AskedStatuses
 from dormouse_operator.reconcile import PassFailed, Reconciler
@@ -82,6 +85,7 @@ class Rig:
     seconds: float = 0.0  # of the clock by which writes are paced
     pause_s: float = 3.0  # between passes: nothing is put off
     host_limit_bytes: int = 2**50  # of copies of sleeping models, per node
+    node_percent: int = 0  # of a node's allocatable memory that models' pods may take
     arrows: Arrows | None = None  # what the release lets workers connect to
     picker: Picker | None = None  # where other people's gateways ask
     marked: list[Key] = field(default_factory=list)  # who is to be looked at for lack of host memory
@@ -98,7 +102,13 @@ class Rig:
         self.cache = Cache()
         self.pump = CachePump(self.kube, self.cache)
         self.activities = ActivityBook(lambda: self.clock().timestamp())
-        self.host_memory = HostMemoryBook(self.host_limit_bytes, clock=self.clock, mark=self.marked.append)
+        self.host_memory = HostMemoryBook(
+            Budgets(max_sleeping_bytes=self.host_limit_bytes, max_node_percent=self.node_percent),
+            clock=self.clock,
+            mark=self.marked.append,
+            nodes=NodeBook(self.kube, clock=lambda: self.clock().timestamp()) if self.node_percent else None,
+        )
+        self.neighbours = NeighbourBook(self.marked.append)
         release = Release(
             default_image=self.default_image,
             operator_keys=self.operator_keys,
@@ -114,6 +124,7 @@ class Rig:
             clock=self.clock,
             activities=self.activities,
             host_memory=self.host_memory,
+            neighbours=self.neighbours,
             epoch=lambda: self.leader.epoch,
             adapters=AdapterBook(self.workers),
         )
@@ -144,7 +155,7 @@ class Rig:
             leader=self.leader,
             metrics=self.metrics,
             url="gateway:50051",
-            listeners=(self.scaler, self.host_memory, self.told),
+            listeners=(self.scaler, self.host_memory, self.neighbours, self.told),
             monotonic=lambda: self.seconds,
         )
 

@@ -26,7 +26,7 @@ from dormouse_operator.seeds import Seeds
 from dormouse_operator.settings import parse_settings
 from dormouse_operator.testing.feed import FakeWatch
 from dormouse_operator.testing.gateways import FakeGateways
-from dormouse_operator.testing.nouns import a_situation, a_worker
+from dormouse_operator.testing.nouns import a_pod, a_situation, a_worker
 from dormouse_operator.testing.workers import FakeWorkers
 from tests.waiting import until
 
@@ -123,14 +123,16 @@ async def test_who_has_to_give_up_a_copy_is_looked_at_and_without_a_limit_nobody
     kube, stop = FakeKube(), asyncio.Event()
     kube.put(INFERENCE_DEPLOYMENTS, deployment())
     assert app_over(kube).host_memory is None
+    assert app_over(kube, max_node_memory_percent=80).host_memory is not None
     app = app_over(kube, max_sleeping_host_bytes=1)
     leading = asyncio.create_task(app.run(stop))
     await until(lambda: kube.everything(PODS))
     asleep = a_worker(WorkerState.ASLEEP, sleep_level=1, host_copy_bytes=2)
+    on_node = (a_pod(0, node="node"),)
     ladder = Ladder(rung=Rung.LEVEL1, since=datetime(2026, 1, 1, tzinfo=UTC), reason="idle")
-    app.host_memory.saw(a_situation(asleep, ladder=ladder))
-    assert repr(app.host_memory) == "HostMemoryBook(1 with copies, 1 to go)"
-    await until(lambda: repr(app.host_memory) == "HostMemoryBook(0 with copies, 0 to go)")
+    app.host_memory.saw(a_situation(asleep, ladder=ladder, pods=on_node))
+    assert repr(app.host_memory) == "HostMemoryBook(1 hold something, 1 have to go deeper)"
+    await until(lambda: repr(app.host_memory) == "HostMemoryBook(0 hold something, 0 have to go deeper)")
     stop.set()
     await leading
 

@@ -84,12 +84,16 @@ def _evicted(situation: Situation) -> EventRecord | None:
     """Tell that copies in host memory have to go, when it is decided; of replicas that sleep on, when it is done."""
     ladder, recorded = situation.ladder, situation.deployment.recorded
     if situation.observed.pressure and ladder and ladder.reason == PRESSURE and ladder != recorded.ladder:
-        return EventRecord("Normal", "Evicted", f"goes to sleep level 2: {situation.observed.pressure}")
+        told = situation.observed.pressure
+        return EventRecord("Normal", "Evicted", f"goes to sleep level {told.level}: {told.words}")
     spares = [pod for pod in situation.replicas if situation.is_spare(pod)]
     levels = [(recorded.rank_of(pod.name), situation.worker(pod)) for pod in spares]
-    emptied = [worker for rank, worker in levels if rank and worker and rank.sleep_level == 1 < worker.sleep_level]
-    words = f"{len(emptied)} replicas that sleep went to level 2: copies of sleeping models took too much host memory"
-    return EventRecord("Normal", "Evicted", words) if emptied else None
+    deeper = [worker for rank, worker in levels if rank and worker and 0 < rank.sleep_level < worker.sleep_level]
+    if not deeper:
+        return None
+    why = situation.observed.pressure.words if situation.observed.pressure else "host memory was short"
+    words = f"{len(deeper)} replicas that sleep went to level {deeper[0].sleep_level}: {why}"
+    return EventRecord("Normal", "Evicted", words)
 
 
 def _brought_back(situation: Situation, actuation: Actuation | None) -> EventRecord | None:

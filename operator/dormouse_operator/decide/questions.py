@@ -45,7 +45,8 @@ def questions_of(observed: Observed, release: Release) -> Questions:
         observed.activity,
         observed.now,
         pods=pods,
-        is_pressed=bool(observed.pressure),
+        pressed_to=observed.pressure.level if observed.pressure else 0,
+        turn=observed.turn,
         wanted_ago_s=observed.wanted_ago_s,
     )
     decision = sleep_ladder.decide(evidence)

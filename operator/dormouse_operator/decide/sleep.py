@@ -14,15 +14,13 @@ from __future__ import annotations
 from dormouse_operator.decide.actions import Drain, PutToSleep, ReplicaAction
 from dormouse_operator.decide.draining import is_drained, is_late
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import AWAKE, Pod, SleepLevel
-
-_WITHOUT_COPY: SleepLevel = 2
+from dormouse_operator.model import AWAKE, Pod, SleepLevel, WorkerState
 
 
 def steps(situation: Situation) -> list[ReplicaAction]:
     """Return what to do now towards a sleep."""
     if not situation.wants_sleep:
-        return _give_copies_up(situation) if situation.observed.pressure else []
+        return _give_way(situation, situation.observed.pressure.level) if situation.observed.pressure else []
     concerned = [pod for pod in situation.replicas if _must_fall_asleep(situation, pod)]
     if any(pod.gate_open for pod in concerned):
         return []
@@ -37,11 +35,12 @@ def steps(situation: Situation) -> list[ReplicaAction]:
     return [PutToSleep(tuple(concerned), situation.sleep_level, must_abort, counters)]
 
 
-def _give_copies_up(situation: Situation) -> list[ReplicaAction]:
-    """Return what makes replicas that sleep while others serve keep no copy in host memory."""
+def _give_way(situation: Situation, level: SleepLevel) -> list[ReplicaAction]:
+    """Return what makes replicas that sleep while others serve, or as their pool says, leave host memory to others."""
     workers = ((pod, situation.worker(pod)) for pod in situation.replicas if situation.is_spare(pod))
-    light = tuple(pod for pod, worker in workers if worker and worker.sleep_level < _WITHOUT_COPY)
-    return [PutToSleep(light, _WITHOUT_COPY, must_abort=False)] if light else []
+    asleep = ((pod, worker) for pod, worker in workers if worker and worker.state is WorkerState.ASLEEP)
+    light = tuple(pod for pod, worker in asleep if worker.sleep_level < level)
+    return [PutToSleep(light, level, must_abort=False)] if light else []
 
 
 def _must_fall_asleep(situation: Situation, pod: Pod) -> bool:

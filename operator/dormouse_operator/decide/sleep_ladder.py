@@ -32,9 +32,10 @@ from dormouse_operator.model import (
     RecordedStatus,
     Rung,
     Scaling,
+    Turn,
     Worker,
 )
-from dormouse_operator.model.ladder import IDLE, LOAD, PRESSURE, PREWARM, REQUEST
+from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREWARM, REQUEST
 
 _FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
@@ -55,7 +56,8 @@ class Evidence:
     replicas: int = 1  # of the spec
     num_places: int = 0  # up to the highest replica that has a pod
     measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
-    is_pressed: bool = False  # its copy in host memory has to go
+    turn: Turn | None = None  # on a GPU that others have, too
+    pressed_to: int = 0  # at least so deep it has to sleep, as a node's host memory is short
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def gather(
     now: datetime,
     *,
     pods: Sequence[Pod] = (),
-    is_pressed: bool = False,
+    pressed_to: int = 0,
+    turn: Turn | None = None,
     wanted_ago_s: float | None = None,
 ) -> Evidence:
     """Return what the object and the gateways tell; what workers tell comes later, as they are asked on demand."""
@@ -99,7 +102,8 @@ def gather(
         replicas=deployment.replicas,
         num_places=max((pod.index + 1 for pod in there), default=0),
         measures=measures_of(deployment),
-        is_pressed=is_pressed,
+        pressed_to=pressed_to,
+        turn=turn,
     )
 
 
@@ -132,13 +136,16 @@ def decide(evidence: Evidence) -> Decision:
         return Decision()
     if evidence.ladder is None or evidence.ladder.rung is Rung.ACTIVE:
         return _awake(evidence, evidence.ladder)
-    if reason := _reason_to_wake(evidence, evidence.ladder):
+    reason = reason_to_wake(evidence, evidence.ladder)
+    if reason and evidence.turn and evidence.turn.is_held:
+        return Decision(evidence.ladder, evidence.now + _FOLLOW)
+    if reason:
         woken = _woken(evidence, evidence.ladder, reason)
         return _awake(replace(evidence, ladder=woken, serving_since=None), woken)
     return _asleep(evidence, evidence.ladder)
 
 
-def _reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
+def reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
     """Return why a deployment that sleeps should be awake, "" if it should not."""
     activity = evidence.activity
     is_called = activity is not None and (activity.in_flight > 0 or activity.held > 0)
@@ -197,6 +204,8 @@ def _follow(evidence: Evidence, ladder: Ladder, least: int) -> Ladder:
 
 def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     """Stay awake, or leave for the deepest rung whose time has come."""
+    if evidence.turn and evidence.turn.yields_for and (left := _leave_for_neighbour(evidence, ladder)):
+        return left
     activity, delays = evidence.activity, _delays(evidence.lifecycle)
     if activity is None or not delays:
         return Decision(ladder)
@@ -214,10 +223,24 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     return _settle(evidence, idle_since, ladder)
 
 
+def _leave_for_neighbour(evidence: Evidence, ladder: Ladder | None) -> Decision | None:
+    """Leave the GPU to another deployment that is called, or say when; None while somebody calls this one."""
+    activity, served = evidence.activity, evidence.serving_since
+    if activity is None or served is None or activity.outstanding or activity.held or evidence.is_stirred:
+        return None
+    since = max(served, ladder.since) if ladder else served
+    if evidence.now < (may_leave := since + timedelta(seconds=evidence.lifecycle.min_active_s)):
+        return Decision(ladder, may_leave)
+    idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s)))
+    left = Ladder(rung=Rung.LEVEL1, since=evidence.now, reason=NEIGHBOUR, idle_since=idle_since)
+    return Decision(replace(left, wake_intent=evidence.wake_intent, present=ladder.present if ladder else None))
+
+
 def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
     """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
-    if evidence.is_pressed and ladder.rung is Rung.LEVEL1:
-        return _asleep(evidence, replace(ladder, rung=Rung.LEVEL2, since=evidence.now, reason=PRESSURE))
+    if evidence.pressed_to > ladder.rung.depth:
+        rung = list(Rung)[evidence.pressed_to]
+        return _asleep(evidence, replace(ladder, rung=rung, since=evidence.now, reason=PRESSURE))
     delays = _delays(evidence.lifecycle)
     deeper = [
         ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since

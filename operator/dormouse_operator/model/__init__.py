@@ -4,7 +4,7 @@ from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import Ladder, Rung
-from dormouse_operator.model.observed import Child, ChildState, Observed, ServiceState
+from dormouse_operator.model.observed import Child, ChildState, Observed, Pressure, ServiceState, Turn
 from dormouse_operator.model.picker import Picker, PoolSeen
 from dormouse_operator.model.recorded import (
     Actuation,
@@ -99,6 +99,7 @@ __all__ = [
     "PoolKey",
     "PoolMember",
     "PoolSeen",
+    "Pressure",
     "Prewarm",
     "Rank",
     "RecordedCondition",
@@ -113,6 +114,7 @@ __all__ = [
     "Serving",
     "SleepLevel",
     "Strategy",
+    "Turn",
     "Worker",
     "WorkerState",
     "follower_name",

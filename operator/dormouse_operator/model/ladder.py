@@ -24,7 +24,8 @@ class Rung(StrEnum):
 
 IDLE, REQUEST, PREWARM = "idle", "request", "prewarm"  # why a deployment is on its rung
 LOAD = "load"  # awake, and more of its replicas are wanted than the first wake brought
-PRESSURE = "pressure"  # its copy in host memory had to go
+NEIGHBOUR = "neighbour"  # another deployment was called that has the same GPU
+PRESSURE = "pressure"  # its node's host memory is short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.picker import PoolSeen
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.model.running import Pod, Worker
-from dormouse_operator.model.wanted import Deployment
+from dormouse_operator.model.wanted import Deployment, SleepLevel
 
 Child = Mapping[str, Any]  # an object of the deployment's name, as the API server keeps it
 
@@ -35,6 +35,25 @@ class ChildState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How deep a deployment has to sleep at least, as a node's host memory is short, and which in words."""
+
+    level: SleepLevel
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a deployment has to do with others that have the same GPU, outside of pools."""
+
+    shares: str = ""  # which GPU, with whom, in words
+    yields_for: str = ""  # who waits for it to sleep; "" = nobody
+    is_held: bool = False  # it sleeps, and may not wake now
+    waits_for: str = ""  # it is called and held: whose sleep it waits for
+    complaint: str = ""  # which field keeps it from taking turns; "" = none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What the cluster, the gateways, the workers and the last pass told. Nothing here was decided."""
 
@@ -48,7 +67,8 @@ class Observed:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by pod name: what its claims hold
     activity: Activity | None = None  # what gateways serve; None = not known
     wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
-    pressure: str = ""  # why its copies in host memory have to go; "" = they may stay
+    pressure: Pressure | None = None  # how deep it has to sleep for lack of host memory; None = as it does
+    turn: Turn | None = None  # on a GPU that others have, too; None = it has its own
     answers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name, of those that were asked and answered
     held_adapters: Mapping[str, tuple[HeldAdapter, ...]] = field(default_factory=dict)  # by pod name, as workers told
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why others that were asked did not

@@ -10,7 +10,7 @@ that name carries no label of ours, so no watch of ours tells of it, and it must
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -22,7 +22,7 @@ from dormouse_operator.decide.adapter_sets import merge
 from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
-from dormouse_operator.model import Deployment, Key, Observed, Pod, Worker, WorkerState
+from dormouse_operator.model import Deployment, Key, Observed, Pod, Pressure, Turn, Worker, WorkerState
 from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
@@ -45,8 +45,20 @@ _SETTLED = {
 class HostMemory(Protocol):
     """Who watches over the host memory of copies that sleep."""
 
-    def pressure_on(self, key: Key) -> str:
-        """Return why a deployment's copies have to go, "" if they may stay."""
+    def pressure_on(self, key: Key) -> Pressure | None:
+        """Return how deep a deployment has to sleep for lack of it, None if as it does."""
+        ...
+
+    async def look_at(self, nodes: Collection[str]) -> None:
+        """Make known how much memory nodes have."""
+        ...
+
+
+class Neighbours(Protocol):
+    """Who knows which deployments share a GPU outside of pools."""
+
+    def turn_of(self, key: Key) -> Turn | None:
+        """Return what a deployment has to do with its neighbours, None where it has a GPU for itself."""
         ...
 
 
@@ -82,6 +94,7 @@ class Observer:
         clock: Callable[[], datetime],
         activities: ActivityBook | None = None,
         host_memory: HostMemory | None = None,
+        neighbours: Neighbours | None = None,
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
         adapters: AdapterBook | None = None,
@@ -94,6 +107,7 @@ class Observer:
         self._adapters = adapters
         self._epoch = epoch
         self._host_memory = host_memory
+        self._neighbours = neighbours
         self._mutual_tls = mutual_tls
         self._activities = activities if activities is not None else ActivityBook(lambda: 0.0)
         self._kube = kube
@@ -113,6 +127,8 @@ class Observer:
         known = self._gather(snapshot, refusals)
         questions = questions_of(known, self._release)
         heard = await self._ask_all(known.deployment, questions.asked)
+        if self._host_memory:
+            await self._host_memory.look_at({pod.node for pod in known.pods if pod.node})
         service = snapshot.service or await self._kube.get(SERVICES, *known.deployment.key)
         pool = await look_for_pool(self._kube, known.deployment, self._release.picker, service)
         observed = replace(
@@ -154,7 +170,8 @@ class Observer:
             made=snapshot.made,
             activity=self._activities.get(deployment.key),
             wanted_ago_s=self._activities.wanted_ago_s(deployment.key),
-            pressure=self._host_memory.pressure_on(deployment.key) if self._host_memory else "",
+            pressure=self._host_memory.pressure_on(deployment.key) if self._host_memory else None,
+            turn=self._neighbours.turn_of(deployment.key) if self._neighbours else None,
             refusals=refusals.by_pod,
             rejections=refusals.told,
             dropped=refusals.dropped,

@@ -3,6 +3,7 @@
 from dormouse_operator.parse.adapters import parse_offer
 from dormouse_operator.parse.arrows import as_stored, parse_arrows
 from dormouse_operator.parse.claims import parse_consumers, parse_devices
+from dormouse_operator.parse.memory import parse_allocatable
 from dormouse_operator.parse.pods import (
     CONTAINER,
     DEVICE_GRANTS,
@@ -39,6 +40,7 @@ __all__ = [
     "SpecError",
     "as_stored",
     "format_time",
+    "parse_allocatable",
     "parse_arrows",
     "parse_bytes",
     "parse_consumers",

@@ -20,6 +20,11 @@ def parse_memory(pod: Raw, container: Raw, status: Raw) -> PodMemory:
     )
 
 
+def parse_allocatable(node: Raw) -> int:
+    """Return how much memory a node has for pods, 0 where it does not say."""
+    return _bytes(((node.get("status") or {}).get("allocatable") or {}).get("memory"))
+
+
 def _bytes(quantity: str | int | None) -> int:
     try:
         return parse_bytes("memory", quantity) if quantity else 0

@@ -45,6 +45,7 @@ class FakeWorker:
     last_engine_failure: Failure | None = None
     engine_failed: datetime | None = None
     has_report: bool = False  # in FAILED and STANDBY: whether it had measured before
+    gpu_uuid: str = ""  # of its device; "" = the processor
     total_bytes: int = 0  # of its device, as it measured; 0 = it does not say
     commands: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()  # of the last swap
@@ -129,7 +130,7 @@ class FakeWorker:
                 num_cpu_blocks=0,
                 block_size=16,
                 total_bytes=self.total_bytes,
-                device="cpu",
+                device=self.gpu_uuid or "cpu",
                 has_cache=self.has_cache,
             )
             for rank, count in counts.items()

@@ -47,7 +47,9 @@ class PooledWorker(FakeWorker):
     refused_slot_epoch: int = 0
     told_missing_bytes: int = 0  # by its last prepared wake
     started_under: DeviceGrant | None = None  # the grant of its engine; None = there is none
-    refuses: set[str] = field(default_factory=set)  # of "sleep", "wake": what it refuses, for as long as it is in here
+    refuses: set[str] = field(
+        default_factory=set
+    )  # of "sleep", "wake", "golden": what it refuses, or fails, for as long as it is in here
     hangs: set[str] = field(default_factory=set)  # of "sleep 1", "wake", …: what it never answers
 
     def status(self) -> Worker:
@@ -116,6 +118,8 @@ class PooledWorker(FakeWorker):
         super(PooledWorker, self).wake_up(epoch)
         self.told_missing_bytes = 0
         self.device.take(self)
+        if "golden" in self.refuses:
+            self.fail("Damaged", "golden tokens are others than before the sleep", has_report=True)
 
     def restart(self) -> None:
         """Start anew, as after a crash of the container: nothing is left on the device, and no grant is known."""

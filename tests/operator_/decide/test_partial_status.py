@@ -50,7 +50,7 @@ def test_who_may_sleep_on_is_not_missed_though_it_refused_to_wake():
 
 
 def test_a_copy_that_went_is_told_once():
-    words = "1 replicas that sleep went to level 2: copies of sleeping models took too much host memory"
+    words = "1 replicas that sleep went to level 2: host memory was short"
     assert told(partial(level=2)) == [words]
     assert told(partial(level_before=2, level=2)) == []
     assert told(partial()) == []

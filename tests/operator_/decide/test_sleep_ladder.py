@@ -222,10 +222,12 @@ def test_pods_of_this_object_that_are_there_count_up_to_the_highest_place():
 
 
 def test_a_copy_that_has_to_go_is_a_step_to_level_2_unless_somebody_calls():
-    pressed = evidence(ladder=on(Rung.LEVEL1, idle_s=700), activity=None, is_pressed=True)
+    pressed = evidence(ladder=on(Rung.LEVEL1, idle_s=700), activity=None, pressed_to=2)
     ladder = decide(pressed).ladder
     assert (ladder.rung, ladder.reason, ladder.since, ladder.idle_since) == (Rung.LEVEL2, "pressure", NOW, ago(700))
     assert decide(replace(pressed, ladder=ladder)).ladder == ladder
     assert decide(replace(pressed, activity=quiet(700))).due == NOW + timedelta(seconds=6500)
     assert decide(replace(pressed, wake_intent="x")).rung is Rung.ACTIVE
     assert decide(replace(pressed, ladder=on(Rung.ZERO, idle_s=9000))).rung is Rung.ZERO
+    assert decide(replace(pressed, pressed_to=3)).rung is Rung.LEVEL3
+    assert decide(replace(pressed, ladder=ladder, pressed_to=3)).ladder.reason == "pressure"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_operator.model import Key
+from dormouse_kube.api import NODES
+from dormouse_kube.errors import Forbidden
+from dormouse_operator.model import Key, WorkerState
 from dormouse_operator.model.units import GIB
+from dormouse_operator.observe.nodes import NodeBook
 from tests.operator_.ladders import asleep, awake, tell, wake
 
 
@@ -41,7 +44,7 @@ async def test_a_copy_that_does_not_fit_goes_and_the_event_says_why(rig, gib, le
     lifecycle = rig.status["lifecycle"]
     assert (lifecycle["rung"], lifecycle["reason"]) == (f"Level{level}", "pressure" if level == 2 else "idle")
     assert rig.marked == ([rig.key] if level == 2 else [])
-    assert repr(rig.host_memory) == f"HostMemoryBook({2 - level} with copies, 0 to go)"
+    assert repr(rig.host_memory) == "HostMemoryBook(1 hold something, 0 have to go deeper)"
     assert rig.status["phase"] == "Asleep"
     wake(rig)
     await rig.settle()
@@ -80,8 +83,36 @@ async def test_replicas_that_sleep_while_others_serve_give_their_copies_up_too(r
     assert sorted(rig.worker(place).sleep_level for place in range(4)) == [0, 2, 2, 2]
     assert awake(rig) == 1
     told = [event for event in rig.events if event.startswith("Evicted")]
-    assert told == [
-        "Evicted: 3 replicas that sleep went to level 2: copies of sleeping models took too much host memory"
-    ]
-    assert rig.host_memory.pressure_on(Key("team", "tiny")) == ""
+    words = "copies of sleeping models take 6.00 GiB on node node, maxSleepingHostBytes is 5.00 GiB"
+    assert told == [f"Evicted: 3 replicas that sleep went to level 2: {words}"]
+    assert rig.host_memory.pressure_on(Key("team", "tiny")) is None
     assert rig.status["phase"] == "Active"
+
+
+async def test_a_node_that_is_short_sends_sleepers_to_level_2_then_to_standby_and_a_request_wakes_them(rig):
+    rig.kube.put(NODES, {"metadata": {"name": "node"}, "status": {"allocatable": {"memory": "8Gi"}}})
+    rig.node_percent = 50
+    await sleeps(rig, gib=100, replicas=2)
+    told = [event for event in rig.events if event.startswith("Evicted")]
+    words = "pods of models take 6.00 GiB of host memory on node node, maxNodeMemoryPercent 50 of 8.00 GiB is 4.00 GiB"
+    assert (told, rig.worker().sleep_level) == ([f"Evicted: goes to sleep level 2: {words}"], 2)
+    assert repr(NodeBook(rig.kube, clock=lambda: 0.0)) == "NodeBook(0 nodes)"
+    rig.kube.edit(NODES, "", "node", lambda node: node["status"]["allocatable"].update(memory="3Gi"))
+    rig.restart_operator()
+    tell(rig)
+    await rig.settle()
+    assert [rig.worker(place).state for place in (0, 1)] == [WorkerState.STANDBY] * 2
+    lifecycle = rig.status["lifecycle"]
+    assert (lifecycle["rung"], lifecycle["reason"], rig.status["phase"]) == ("Level3", "pressure", "Asleep")
+    wake(rig)
+    await rig.settle()
+    rig.finish_loading()
+    await rig.settle()
+    assert awake(rig) >= 1
+
+
+async def test_an_operator_that_may_not_read_nodes_limits_copies_alone(rig):
+    rig.kube.fail("get", NODES, Forbidden("nodes is forbidden"))
+    rig.node_percent = 1
+    await sleeps(rig, gib=100)
+    assert rig.worker().sleep_level == 1

@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from dormouse_kube.errors import KubeError
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.act.execute import Executor
+from dormouse_operator.act.host_memory import HostMemoryBook
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.pool_effects import PoolEffects
 from dormouse_operator.act.pool_orders import PoolOrders
 from dormouse_operator.act.slot_devices import SlotDevices
 from dormouse_operator.act.writes import Writer
+from dormouse_operator.decide.pressure import Budgets
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.seals import Seals
 from dormouse_operator.manifests import WorkerDefaults
 from dormouse_operator.metrics import Metrics
 from dormouse_operator.model import Key, PoolKey
 from dormouse_operator.observe.activity import ActivityBook
+from dormouse_operator.observe.nodes import NodeBook
 from dormouse_operator.observe.observer import Observer
 from dormouse_operator.observe.pool_observer import PoolObserver
 from dormouse_operator.observe.worker_statuses import AskedStatuses
@@ -41,6 +44,7 @@ class Operator:
     workers: PooledWorkers
     clock: SteppedClock
     leader: FakeLeader
+    node_percent: int = 0  # of a node's allocatable memory that members' pods may take
 
     def __post_init__(self):
         self.cache = Cache()
@@ -50,6 +54,12 @@ class Operator:
         self.marked = []  # members that the pool's pass had looked at, and who waited by the status that they then read
         release = Release(default_image="worker:1", operator_keys=("aa",), seals=Seals(("seed",)))
         self.statuses = AskedStatuses(self.workers)
+        self.host_memory = HostMemoryBook(
+            Budgets(max_node_percent=self.node_percent),
+            clock=self.clock,
+            mark=lambda _: None,
+            nodes=NodeBook(self.kube, clock=lambda: self.clock().timestamp()) if self.node_percent else None,
+        )
         writer = Writer(self.kube, self.cache, self.leader)
         observer = Observer(
             self.kube,
@@ -58,6 +68,7 @@ class Operator:
             release=release,
             clock=self.clock,
             activities=self.activities,
+            host_memory=self.host_memory,
             epoch=lambda: self.leader.epoch,
         )
         executor = Executor(
@@ -77,6 +88,7 @@ class Operator:
             leader=self.leader,
             metrics=self.metrics,
             reporter="me",
+            listeners=[self.host_memory],
             monotonic=lambda: self.seconds,
         )
         self.pools = PoolReconciler(

@@ -25,6 +25,7 @@ class PoolRig:
 
     clock: SteppedClock = field(default_factory=SteppedClock)
     leader: FakeLeader = field(default_factory=FakeLeader)
+    node_percent: int = 0  # of a node's allocatable memory that members' pods may take
 
     def __post_init__(self):
         self.kube = FakeKube(clock=self.clock)
@@ -38,7 +39,7 @@ class PoolRig:
 
     def restart_operator(self):
         """Lose everything that is only in memory."""
-        self.operator = Operator(self.kube, self.workers, self.clock, self.leader)
+        self.operator = Operator(self.kube, self.workers, self.clock, self.leader, self.node_percent)
         self.tell()
 
     # what people want

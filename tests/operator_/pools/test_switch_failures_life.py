@@ -69,6 +69,23 @@ async def test_a_worker_that_fails_to_wake_is_turned_away_and_the_other_wakes_ag
     assert rig.slot().refusals == ()
 
 
+async def test_a_worker_whose_golden_tokens_differ_ends_its_engine_before_another_takes_memory(serving_a):
+    rig = serving_a
+    await rig.serve_once("b", "a")
+    rig.worker("b").refuses = {"golden"}
+    rig.call("b")
+    await rig.until(lambda: rig.slot().refusals)
+    [refusal] = rig.slot().refusals
+    assert (str(refusal.replica), refusal.missing_bytes) == ("team/b[0]", 0)
+    rig.call("a")
+    await rig.until(lambda: rig.num_running("a"))
+    assert rig.worker("b").state is WorkerState.STANDBY, "what it had in memory is not believed again"
+    rig.worker("b").refuses = set()
+    rig.finish("a")
+    await rig.until(lambda: rig.num_running("b"))
+    assert rig.node.devices["gpus-0"].most_seen == 1
+
+
 async def test_what_does_not_fit_says_how_many_bytes_are_missing_and_blocks_nobody(serving_a):
     rig = serving_a
     rig.worker("b").missing_bytes = 3 * GIB

@@ -39,6 +39,8 @@ def evaluate(situation: Situation) -> Condition:
         return not_yet(TYPE, WAKING, words)
     if not situation.wants_sleep:
         return _awake(situation)
+    if situation.observed.pressure:
+        words = f"{words}; {situation.observed.pressure.words}"
     if len(sleeping) < situation.wanted_replicas:
         is_settled = there and all(situation.state(pod) in WAKEABLE for pod in there)
         return not_yet(TYPE, GOING_TO_SLEEP if is_settled else "Starting", words)
@@ -47,7 +49,9 @@ def evaluate(situation: Situation) -> Condition:
 
 
 def _awake(situation: Situation) -> Condition:
+    turn = situation.observed.turn
     words = f"spec.lifecycle.desiredState is {situation.deployment.lifecycle.desired_state}"
+    words += f"; {turn.shares}: who is called has it" if turn and not turn.complaint else ""
     awake = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.READY]
     if len(awake) + situation.spare_replicas == situation.wanted_replicas:
         return not_yet(TYPE, AWAKE, words + spare_words(situation))

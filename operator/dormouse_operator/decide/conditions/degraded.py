@@ -11,6 +11,7 @@ from dormouse_operator.model import Condition
 from dormouse_operator.parse import format_time
 
 TYPE = "Degraded"
+NO_TURNS = "NoTurns"
 _FREE = (
     "another takes its place. If its node will not come back: kubectl taint node NODE "
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
@@ -52,6 +53,9 @@ def _of_others(situation: Situation) -> Condition | None:
         return _is(failed(TYPE, "PolicyNameTaken", f"{words}; remove it or choose another name"))
     if situation.deployment.serving.inference_pool and (words := _poolless(situation)):
         return _is(failed(TYPE, "NoInferencePool", f"spec.serving.inferencePool is true, but {words}"))
+    if seen.turn and seen.turn.complaint:
+        words = f"{seen.turn.shares}, and they do not fit beside each other; no turns are taken"
+        return _is(failed(TYPE, NO_TURNS, f"{words}, because {seen.turn.complaint}"))
     if seen.foreign:
         words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))

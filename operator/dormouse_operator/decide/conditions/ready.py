@@ -21,6 +21,7 @@ from dormouse_operator.model import WAKEABLE, Condition, Pod
 from dormouse_operator.parse import format_time
 
 TYPE = "Ready"
+WAITS_FOR_NEIGHBOUR = "WaitsForNeighbour"
 
 
 def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Condition], sleep: Condition) -> Condition:
@@ -31,9 +32,7 @@ def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Conditi
     if situation.wants_no_pod:
         return holds(TYPE, *no_pod_words(situation))
     if situation.wants_sleep and len(there) == wanted > 0 and all(situation.state(pod) in WAKEABLE for pod in there):
-        why, how = (idle_words(situation.ladder), "a request wakes them") if situation.ladder else ("by order", "")
-        words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"
-        return holds(TYPE, "Asleep", words)
+        return _sleeps(situation)
     if _is_resting(situation) and (told := rest_of(situation.deployment, situation.observed.pool)):
         if told.reason == ASLEEP:
             return holds(TYPE, ASLEEP, told.message)
@@ -50,6 +49,16 @@ def evaluate(situation: Situation, findings: Findings, earlier: Iterable[Conditi
     if len(findings.serving) + situation.spare_replicas < wanted:
         return not_yet(TYPE, "PodsNotReady", f"{words}{_missing(situation, findings)}")
     return holds(TYPE, "Serving", words)
+
+
+def _sleeps(situation: Situation) -> Condition:
+    """Tell of a deployment whose replicas all sleep, or are about to."""
+    wanted, turn = situation.wanted_replicas, situation.observed.turn
+    if turn and turn.waits_for:
+        return not_yet(TYPE, WAITS_FOR_NEIGHBOUR, f"{turn.shares}; called, it waits until {turn.waits_for} sleeps")
+    why, how = (idle_words(situation.ladder), "a request wakes them") if situation.ladder else ("by order", "")
+    words = f"{wanted} of {wanted} replicas sleep or are about to, {why}; {how or 'they can be woken'}"
+    return holds(TYPE, "Asleep", words)
 
 
 def _is_resting(situation: Situation) -> bool:

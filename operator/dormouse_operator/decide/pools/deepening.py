@@ -2,7 +2,7 @@
 
     value = seconds that its wake takes longer from there × how recently it was called = wake_s / quiet_s
 
-as with copies in host memory (`host_memory_eviction`). A sleeper whose demand is not known is worth nothing.
+as with copies in host memory (`pressure`). A sleeper whose demand is not known is worth nothing.
 """
 
 from __future__ import annotations
