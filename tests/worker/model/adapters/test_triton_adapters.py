@@ -43,10 +43,12 @@ def test_a_pass_in_which_no_row_has_an_adapter_has_no_tiles():
     assert [len(each) for each in group_rows(np.array([-1, -1]), CPU)] == [0, 0]
 
 
+@pytest.mark.timeout(600)  # a process that imports torch and triton, on a busy machine
 def test_under_the_interpreter_they_add_what_torch_adds_and_a_row_has_the_same_bits_in_any_batch():
     assert run("interpreted", TRITON_INTERPRET="1") == {case.name: "" for case in CASES}
 
 
+@pytest.mark.timeout(600)
 def test_they_compile_for_real_devices_and_fit_into_them(tmp_path):
     results = run("compiled", TRITON_CACHE_DIR=str(tmp_path))
     assert {(each["kernel"], each["capability"]) for each in results} == {

@@ -11,7 +11,7 @@ from dormouse_worker.model.adapters.layout import AdaptedMap
 from dormouse_worker.model.adapters.rows import Lora, TorchAdder
 
 CPU = torch.device("cpu")
-FEW, MANY = (1, -1, 0, 0), (2,) * 37 + (-1,) * 3 + (0,) * 5 + (1, 0, 2)
+FEW, MANY = (1, -1, 0, 0), (2,) * 17 + (-1, 0, 1, 2)
 
 
 @dataclass(frozen=True)
