@@ -68,7 +68,9 @@ async def campaign(world: World, rounds: int) -> Campaign:
         if await _strike(world, fronts, phase, victim):
             killed[f"{victim}, {phase}"] += 1
     answered = calls.answered
-    await world.until("calls to be answered on", lambda: calls.answered >= answered + 2 * len(MEMBERS))
+    await world.until(
+        "calls to be answered on", lambda: calls.answered >= answered + 2 * len(MEMBERS), timeout_s=CALL_S
+    )
     stop.set()
     await asyncio.gather(*clients)
     marks = world.marks().values()
