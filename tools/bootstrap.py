@@ -1,6 +1,6 @@
 """Make the one Python environment that every make target uses, from downloaded and hash-checked wheels.
 
-Owns DORMOUSE_CACHE/wheels and DORMOUSE_CACHE/venv; runs before any dependency exists, so it needs the standard
+Owns wheels, venv and kernels in DORMOUSE_CACHE; runs before any dependency exists, so it needs the standard
 library only. The images' layers are made from the same wheels (see tools/images), so nothing is downloaded twice.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,10 +216,24 @@ def make_environment() -> None:
 
 
 def build_kernels() -> None:
-    """Compile the worker's kernels if these sources were not yet; without a compiler it computes with torch alone."""
+    """Compile the worker's kernels, unless a clone on this machine did; without a compiler torch computes alone."""
+    build = runpy.run_path(str(KERNELS))
+    here, shared = build["tree_folder"](), cache_root() / "kernels" / build["digest"]()
+    if not (here / build["FILE_NAME"]).is_file() and (shared / build["FILE_NAME"]).is_file():
+        copy_whole(shared / build["FILE_NAME"], here)
     done = subprocess.run([sys.executable, KERNELS], capture_output=True, text=True, check=False)
     if done.returncode:
         say(done.stderr.strip())
+    elif not (shared / build["FILE_NAME"]).is_file():
+        copy_whole(here / build["FILE_NAME"], shared)
+
+
+def copy_whole(file: Path, folder: Path) -> None:
+    """Copy a file into a folder, which is made; nobody sees a part of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        shutil.copy2(file, scratch)
+        (Path(scratch) / file.name).replace(folder / file.name)
 
 
 def main() -> None:

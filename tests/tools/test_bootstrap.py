@@ -89,3 +89,25 @@ def test_tests_run_the_packages_of_their_own_clone_and_a_bare_interpreter_sees_n
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run([bootstrap.bare_python(), "-c", look], env=env, cwd="/", capture_output=True, check=True)
     assert said.stdout == b"None\n"
+
+
+def test_kernels_that_a_clone_compiled_serve_the_next_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("DORMOUSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bootstrap, "say", pytest.fail)
+    libraries = [_build_in(monkeypatch, tmp_path / clone, compiles=clone == "first") for clone in ("first", "second")]
+    assert [library.read_text() for library in libraries] == ["made by first"] * 2
+
+
+def _build_in(monkeypatch, clone, *, compiles):
+    """Let a clone build, whose compiler writes its name or fails; return where its library is."""
+    clone.mkdir()
+    script, library = clone / "build.py", clone / "native" / "library.so"
+    make = f"FOLDER.mkdir(); LIBRARY.write_text('made by {clone.name}')" if compiles else "LIBRARY.read_text()"
+    script.write_text(
+        f"from pathlib import Path\nFILE_NAME, FOLDER = 'library.so', Path({str(library.parent)!r})\n"
+        "LIBRARY, digest, tree_folder = FOLDER / FILE_NAME, lambda: 'd1', lambda: FOLDER\n"
+        f"if __name__ == '__main__':\n    {make}\n"
+    )
+    monkeypatch.setattr(bootstrap, "KERNELS", script)
+    bootstrap.build_kernels()
+    return library

@@ -13,25 +13,31 @@ BLOCK_SIZE, NUM_BLOCKS, KV_HEADS, HEADS, SIZE = 4, 32, 2, 6, 8
 SPANS = [(0, 5), (0, 1), (7, 8), (3, 9), (12, 13), (20, 21), (0, 17)]  # fresh, chunked and decoding sequences
 
 
-def textbook(call, query, key, value, first_position):
+def textbook(call, query, key, value, first_position, last_seen=None):
     """Attend from query [Q, Hq, D] to key [L, Hkv, D], one query and one head at a time, in float64."""
     output = torch.zeros(query.shape[0], HEADS, value.shape[-1], dtype=torch.float64)
     for i in range(query.shape[0]):
         position = first_position + i
         start = 0 if call.window is None else max(0, position - call.window + 1)
+        end = (position if last_seen is None else last_seen[i]) + 1
         for head in range(HEADS):
-            keys = key[start : position + 1, head // (HEADS // KV_HEADS)].double()
+            keys = key[start:end, head // (HEADS // KV_HEADS)].double()
             scores = keys @ query[i, head].double() * call.scale
             if call.soft_cap is not None:
                 scores = call.soft_cap * torch.tanh(scores / call.soft_cap)
             if call.sinks is not None:
                 scores = torch.cat([scores, call.sinks[head].double()[None]])
             weights = scores.softmax(0)[: len(keys)]
-            output[i, head] = weights @ value[start : position + 1, head // (HEADS // KV_HEADS)].double()
+            output[i, head] = weights @ value[start:end, head // (HEADS // KV_HEADS)].double()
     return output.float()
 
 
-def describe(spans, tables, window=None):
+def see_an_image(start, end):
+    """Return up to which position each of [start, end) sees where an image has three of them."""
+    return [max(position, min(start + 3, end - 1)) if position > start else position for position in range(start, end)]
+
+
+def describe(spans, tables, window=None, *, looks_ahead=False):
     """Return the metadata of sequences that compute [start, end) with these block tables."""
     starts, ends = np.array(spans).T
     rows = [(n, position) for n, (start, end) in enumerate(spans) for position in range(start, end)]
@@ -44,10 +50,11 @@ def describe(spans, tables, window=None):
         positions=np.array([position for _, position in rows]),
         block_size=BLOCK_SIZE,
         window=window,
+        last_seen=np.concatenate([see_an_image(*span) for span in spans]) if looks_ahead else None,
     )
 
 
-def run_both(call, value_size=SIZE, backend=None, window=None):
+def run_both(call, value_size=SIZE, backend=None, window=None, *, looks_ahead=False):
     """Return what the backend and the textbook say about a batch of all SPANS; `window` = of the layer group."""
     generator = torch.Generator().manual_seed(3)
     spec = CacheSpec.of((LayerSpec(KV_HEADS, SIZE, value_size, torch.float32),), BLOCK_SIZE)
@@ -63,11 +70,13 @@ def run_both(call, value_size=SIZE, backend=None, window=None):
         slots = torch.tensor([table[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in range(end)])
         cache.layer(0).write(slots, key, value)
         queries.append(query)
-        expected.append(textbook(call, query, key, value, start))
+        last_seen = see_an_image(start, end) if looks_ahead else None
+        expected.append(textbook(call, query, key, value, start, last_seen))
     if window is not None:  # what lies wholly behind the window belongs to somebody else by now
         for (start, _), table in zip(SPANS, tables, strict=True):
             table[: max(0, start - window + 1) // BLOCK_SIZE] = [0] * (max(0, start - window + 1) // BLOCK_SIZE)
-    plan = (backend or SdpaBackend()).plan(describe(SPANS, tables, window), torch.device("cpu"))
+    metadata = describe(SPANS, tables, window, looks_ahead=looks_ahead)
+    plan = (backend or SdpaBackend()).plan(metadata, torch.device("cpu"))
     return plan.attend(call, torch.cat(queries), cache.layer(0)), torch.cat(expected)
 
 
@@ -79,6 +88,14 @@ SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.5])
 @pytest.mark.parametrize("sinks", [None, SINKS], ids=["no-sinks", "sinks"])
 def test_it_computes_the_formula(window, soft_cap, sinks):
     actual, expected = run_both(AttentionCall(0, SIZE**-0.5, window, soft_cap, sinks))
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("score_elements", [1 << 24, 1])
+def test_tokens_of_an_image_see_each_other(window, score_elements):
+    backend = SdpaBackend(score_elements=score_elements)
+    actual, expected = run_both(AttentionCall(0, SIZE**-0.5, window), backend=backend, looks_ahead=True)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
 
 

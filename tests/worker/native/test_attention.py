@@ -9,6 +9,7 @@ from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import TYPES, NativeBackend
+from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.native.library import Missing
 from tests.gpu.attention_cases import DECODING, TOLERANCES, _only, check, make_cases, make_long_cases
 from tests.gpu.attention_world import Case, World
@@ -114,6 +115,23 @@ def test_a_prompt_has_the_bits_of_its_tokens_one_by_one(kernels, name):
     whole = _attend_from(backend, world, 0, 150)
     alone = torch.cat([_attend_from(backend, world, row, 1) for row in range(150)])
     assert torch.equal(alone, whole)
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+@pytest.mark.parametrize("num_threads", [1, 8])
+def test_tokens_of_an_image_see_each_other(kernels, name, num_threads):
+    """One over the end of a segment, one of few rows, text between them."""
+    backend, world = _written(kernels, replace(ONE_BY_ONE[name], spans=((430, 580), (0, 9))))
+    kernels.set_num_threads(num_threads)
+    positions = world.metadata.positions
+    last_seen = positions.copy()
+    last_seen[5:140], last_seen[142:145], last_seen[150:158] = positions[139], positions[144], positions[157]
+    metadata = replace(world.metadata, last_seen=last_seen)
+    ours, theirs = (
+        each.plan(metadata, CPU).attend(world.call, world.query, world.layer) for each in (backend, SdpaBackend())
+    )
+    tolerance = TOLERANCES[ONE_BY_ONE[name].dtype]
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)

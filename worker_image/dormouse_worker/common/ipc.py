@@ -135,6 +135,7 @@ class MemoryReport(msgspec.Struct, frozen=True):
     graph_bytes: int = 0
     measured_by: str = ""
     image_rows: int = 0  # that the cache of encoded images holds, in tokens; 0 = the model reads no images
+    images_are_whole: bool = False  # an image's tokens are computed in one pass
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -66,7 +66,7 @@ def build_engine(
         recalls_answers=settings.speculation_method in {"auto", "suffix"},
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
-    images = EncoderCache(report.image_rows)
+    images = EncoderCache(report.image_rows, are_whole=report.images_are_whole)
     scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters, images=images)
     keeper = make_keeper(settings, executor, tables, clock)
     return Engine(executor, scheduler, clock, keeper, image_dir=settings.image_dir)

@@ -133,8 +133,14 @@ class Engine:
         return self._scheduler.is_leaving(request_id)
 
     def _why_no_images(self, message: AddRequest) -> str | None:
-        max_rows = self._scheduler.images.num_rows
-        return why_no_images(message.images, len(message.prompt_token_ids), max_rows=max_rows, folder=self._image_dir)
+        cache = self._scheduler.images
+        if cache.are_whole and message.images and message.sampling.prompt_logprobs is not None:
+            return (
+                "prompt_logprobs are not told of prompts with images whose tokens see each other; leave one of them out"
+            )
+        return why_no_images(
+            message.images, len(message.prompt_token_ids), max_rows=cache.num_rows, folder=self._image_dir
+        )
 
     def _prepare(self, message: AddRequest) -> Preparation | None:
         grammar = message.sampling.grammar

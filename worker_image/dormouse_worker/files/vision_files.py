@@ -44,6 +44,7 @@ class Family:
     numbers: Mapping[str, int | None] = field(default_factory=dict)  # of processor_config.json; None = must be there
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of each call of the image processor
     marker: str = "image_token"  # the token that a template puts where an image goes
+    row: str = "image_token"  # the token that stands for one row of the encoder
 
 
 _IMAGE = {"image_token": "<image>"}
@@ -57,13 +58,35 @@ _PAN_AND_SCAN = {
 }
 _QWEN = Family("Qwen2VLImageProcessor", {"image_token": "<|image_pad|>"})
 _PATCHES: Mapping[str, int | None] = {"patch_size": None, "num_additional_image_tokens": 0}
+_LLAVA = Family("CLIPImageProcessor", _IMAGE, _PATCHES)
+_PIXTRAL = Family(
+    "PixtralImageProcessor",
+    {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"},
+    {"patch_size": 16, "spatial_merge_size": 1},
+)
 FAMILIES: Mapping[str, Family] = {
-    "llava": Family("CLIPImageProcessor", _IMAGE, _PATCHES),
+    "llava": _LLAVA,
+    "vipllava": _LLAVA,
     "llava_next": Family("LlavaNextImageProcessor", _IMAGE, _PATCHES, {"do_pad": True}),
     "idefics3": Family("Idefics3ImageProcessor", _TILES, {"image_seq_len": 169}, {"return_row_col_info": True}),
     "smolvlm": Family("SmolVLMImageProcessor", _TILES, {"image_seq_len": 169}, {"return_row_col_info": True}),
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": _QWEN,
+    "qwen3_vl": _QWEN,
+    "aya_vision": Family(
+        "GotOcr2ImageProcessor",
+        {
+            "image_token": "<image>",
+            "start_of_img_token": "<|START_OF_IMG|>",
+            "end_of_img_token": "<|END_OF_IMG|>",
+            "img_patch_token": "<|IMG_PATCH|>",
+            "tile_token": "TILE",
+            "tile_global_token": "TILE_GLOBAL",
+        },
+        {"patch_size": 28, "img_size": 364, "downsample_factor": 1},
+        {"crop_to_patches": True},
+        row="img_patch_token",
+    ),
     "gemma3": Family(
         "Gemma3ImageProcessor",
         {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
@@ -77,12 +100,10 @@ FAMILIES: Mapping[str, Family] = {
         {"image_seq_length": 256},
         {"crop_to_patches": True},
         marker="context_image_token",
+        row="context_image_token",
     ),
-    "pixtral": Family(
-        "PixtralImageProcessor",
-        {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"},
-        {"patch_size": 16, "spatial_merge_size": 1},
-    ),
+    "pixtral": _PIXTRAL,
+    "mistral3": _PIXTRAL,
 }
 
 
@@ -103,7 +124,7 @@ class VisionSpec:
     @property
     def image_token(self) -> str:
         """Return the token that stands for one row."""
-        return self.tokens.get("image_token") or self.tokens["context_image_token"]
+        return self.tokens[FAMILIES[self.kind].row]
 
 
 def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
@@ -126,7 +147,7 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
     numbers = {name: _number(path, name, default, processor, config) for name, default in family.numbers.items()}
     tokens = {name: _token(name, default, processor, tokenizer) for name, default in family.tokens.items()}
     arguments = dict(family.arguments)
-    if kind == "pixtral":
+    if family is _PIXTRAL:
         arguments["patch_size"] = numbers["patch_size"] * numbers["spatial_merge_size"]
     strategy = processor.get("vision_feature_select_strategy") or config.get("vision_feature_select_strategy") or ""
     return VisionSpec(
@@ -161,10 +182,11 @@ def _processor(path: Path, settings: Mapping[str, Any], family: Family) -> str:
 
 
 def _number(path: Path, name: str, default: int | None, processor: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    found = (processor.get(name), config["vision_config"].get(name), default)
-    number = next((value for value in found if isinstance(value, int)), None)
-    if number is None:
-        raise ModelInvalid(f"{path / _PROCESSOR_FILE}: {name} is missing; copy the model again")
+    number = processor.get(name, default)
+    if number is None:  # transformers has no default; older files say it of the encoder
+        number = config["vision_config"].get(name)
+    if not isinstance(number, int):
+        raise ModelInvalid(f"{path / _PROCESSOR_FILE}: {name} is missing, or no number; copy the model again")
     return number
 
 

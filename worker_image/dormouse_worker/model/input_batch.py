@@ -56,12 +56,15 @@ class InputBatch:
         block_size: int,
         windows: tuple[int | None, ...],
         image_merge: int = 0,
+        images_are_whole: bool = False,
     ) -> None:
         """Allocate and touch: whoever measures this process's memory shall see all of it now.
 
         `image_merge` patches make one row of an image where positions are in time, height and width; 0 = they are not.
+        `images_are_whole`: an image's tokens see each other.
         """
         self._image_merge = image_merge
+        self._images_are_whole = images_are_whole
         self._block_size = block_size
         self._windows = windows
         self.num_rows = max_num_seqs
@@ -141,6 +144,8 @@ class InputBatch:
             spans = _locate(batch_rows.rows, np.array(starts), context_lens)
         row_of, positions = spans.row_of, spans.positions
         num_columns = -(-max(ends) // size)
+        looks_ahead = self._images_are_whole and batch_rows.seeing
+        last_seen = _look_ahead(batch_rows, positions, spans.query_starts) if looks_ahead else None
         columns = positions // size
         offsets = positions - columns * size
         groups = tuple(
@@ -152,6 +157,7 @@ class InputBatch:
                 positions=positions,
                 block_size=size,
                 window=window,
+                last_seen=last_seen,
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
@@ -220,6 +226,18 @@ def _turn(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints:
             rows = slice(query_starts[index], query_starts[index + 1])
             rope[:, rows] = span_positions(sequence.rope, positions[rows])
     return rope
+
+
+def _look_ahead(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints:
+    """Return up to which position each row sees, [T], where an image's tokens see each other."""
+    last_seen = positions.copy()
+    for index, sequence in batch_rows.seeing:
+        rows = slice(query_starts[index], query_starts[index + 1])
+        own = positions[rows]
+        for image in sequence.images:
+            for first, count in image.spans:
+                last_seen[rows][(first <= own) & (own < first + count)] = first + count - 1
+    return last_seen
 
 
 def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:

@@ -40,8 +40,18 @@ from dormouse_worker.model.parallel.stages import own_layers, send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
-from dormouse_worker.model.vision.families import check_vision, check_weights, family_of, image_merge, max_image_rows
-from dormouse_worker.model.vision.placed import ImageRows, put_rows
+from dormouse_worker.model.vision.families import (
+    check_passes,
+    check_vision,
+    check_weights,
+    family_of,
+    image_merge,
+    images_are_whole,
+    max_image_rows,
+    num_deep,
+)
+from dormouse_worker.model.vision.placed import ImageRows, Seen, put_rows
+from dormouse_worker.model.vision.text_part import deepened_logits
 from dormouse_worker.model.vision.tower import ImageTower
 from dormouse_worker.model.weights.kind import GENERATES, SEES
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
@@ -72,6 +82,7 @@ class LoadedModel:
     quantization: str = NONE  # how the weights of its linear maps lie
     tower: ImageTower | None = None  # what makes rows of images; None = it reads none
     image_rows: int = 0  # of encoded images, that are kept
+    images_are_whole: bool = False  # an image's tokens see each other
     image_merge: int = 0  # patches along an axis that make one row, where positions have three axes; 0 = they have one
 
     @property
@@ -84,8 +95,8 @@ class LoadedModel:
         """Return whose forward pass computes: `lean` or `transformers`."""
         return "transformers" if self.lean is None else "lean"
 
-    def embed(self, token_ids: torch.Tensor, images: Sequence[ImageRows]) -> torch.Tensor:
-        """Return what a pass begins with, [T, H]: embedded tokens, and the images' rows in place of some of them."""
+    def see(self, token_ids: torch.Tensor, images: Sequence[ImageRows]) -> Seen:
+        """Return what a pass with images begins with: embedded tokens, and rows of images in place of some of them."""
         self.weights.arrive()
         return put_rows(self.module.get_input_embeddings()(token_ids), images)
 
@@ -104,14 +115,16 @@ class LoadedModel:
         every call must lie. What is not the last stage sends its hidden states to the next one instead, and returns
         nobody's logits, [0, …].
         """
-        embedded = self.embed(token_ids, images) if images else None
+        seen = self.see(token_ids, images) if images else None
         lean = self._ready()
         if lean is not None:
-            return lean.forward(token_ids, positions, rows, embedded)
-        begins = {"input_ids": token_ids[None]} if embedded is None else {"inputs_embeds": embedded[None]}
+            return lean.forward(token_ids, positions, rows, seen)
+        begins = {"input_ids": token_ids[None]} if seen is None else {"inputs_embeds": seen.embedded[None]}
         arguments = {**begins, "position_ids": positions[..., None, :], "use_cache": False}
         if not self.layout.is_last_stage:
             return send_stage(self.module, arguments)[0, :0]
+        if seen is not None and seen.deep is not None:
+            return deepened_logits(self.module, arguments, rows, seen.deep)
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
 
@@ -169,6 +182,7 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
         if sees:
             check_vision(config, settings, layout)
             check_weights(config, settings)
+            check_passes(config, settings)
         weights = load_weights(config, settings, device, files, layout, kind=SEES if sees else GENERATES)
     logger.info("%s: %s", files.path, weights.report)
     try:
@@ -210,13 +224,14 @@ def _complete(
         vocab_size=int(module.config.get_text_config().vocab_size),
         weights=weights.store,
         load_report=weights.report,
-        attention_shapes=discovered.shapes(settings.block_size),
+        attention_shapes=discovered.shapes(settings.block_size, looks_ahead=images_are_whole(module.config)),
         layout=layout,
         num_parameters=weights.num_parameters,
         adapters=adapters,
         quantization=name_of_format(module) or NONE,
         tower=_tower(module, settings, device),
         image_rows=max_image_rows(module.config, settings, max_model_len),
+        images_are_whole=images_are_whole(module.config),
         image_merge=image_merge(module.config),
     )
 
@@ -232,6 +247,7 @@ def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower 
         family=family,
         folder=Path(settings.image_dir),
         hidden_size=hidden_size,
+        num_deep=num_deep(module.config),
         dtype=dtype,
         device=device.torch_device,
         needed=frozenset(family.largest(module.config)),

@@ -87,6 +87,7 @@ class ModelRunner:
             block_size=cache.spec.block_size,
             windows=cache.spec.windows,
             image_merge=model.image_merge,
+            images_are_whole=model.images_are_whole,
         )
         self._images = EncodedImages(model.tower)
         self._promised: PromisedTokens | None = None

@@ -83,8 +83,11 @@ def reference_vision(directory: Path, parts: Sequence[list[int] | Picture], fold
     tokens, _ = build_prompt(parts, folder)
     pictures = [part for part in parts if isinstance(part, Picture)]
     arguments = _joined(pictures) if pictures else {}
+    is_image = (torch.tensor([tokens]) == IMAGE).long()
     if pictures and pictures[0].grid is not None:
-        arguments["mm_token_type_ids"] = (torch.tensor([tokens]) == IMAGE).long()
+        arguments["mm_token_type_ids"] = is_image
+    if model.config.model_type == "gemma3":
+        arguments["token_type_ids"] = is_image
     generated = model.generate(
         torch.tensor([tokens]),
         attention_mask=torch.ones(1, len(tokens), dtype=torch.long),

@@ -80,6 +80,7 @@ class VisionCase:
     vision: Mapping[str, Any]
     is_lean: bool = True  # whether our own decoders compute its language model
     model_type: str = ""  # "" = the case's name
+    is_whole: bool = False  # whether an image's tokens see each other
 
 
 _LAST: Mapping[str, Any] = MappingProxyType({"vision_feature_layer": -1})
@@ -102,6 +103,11 @@ def _square(generator: torch.Generator, *shape: int, size: tuple[int, int] = (16
 def _draw_picture(generator: torch.Generator, seed: int) -> Picture:
     del seed
     return Picture({"pixel_values": _square(generator, 1)}, (16,))
+
+
+def _draw_whole(generator: torch.Generator, seed: int) -> Picture:
+    del seed
+    return Picture({"pixel_values": _square(generator, 1, size=(32, 32))}, (16,))
 
 
 def _draw_sized(merge: int) -> Drawer:
@@ -178,6 +184,15 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
             _SIGLIP,
             is_lean=False,
         ),
+        "gemma3": VisionCase(
+            {"image_token_index": IMAGE, "mm_tokens_per_image": 16},
+            _draw_whole,
+            {**_TEXT, "model_type": "gemma3_text", "sliding_window": 8, "num_hidden_layers": 3}
+            | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            {**_SIGLIP, "image_size": 32},
+            is_lean=False,
+            is_whole=True,
+        ),
         "idefics3": VisionCase(
             {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
         ),
@@ -221,10 +236,19 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
                 "window_size": 16,
                 "fullatt_block_indexes": [1],
             },
-            is_lean=False,
         ),
-        "qwen2_vl": VisionCase(
-            _QWEN, _draw_patches, _QWEN_TEXT, {**_QWEN_VISION, "embed_dim": 32, "mlp_ratio": 2}, is_lean=False
+        "qwen2_vl": VisionCase(_QWEN, _draw_patches, _QWEN_TEXT, {**_QWEN_VISION, "embed_dim": 32, "mlp_ratio": 2}),
+        "qwen3_vl": VisionCase(
+            _QWEN,
+            _draw_patches,
+            {**_QWEN_TEXT, "num_hidden_layers": 3},
+            {
+                **_QWEN_VISION,
+                "out_hidden_size": 32,
+                "intermediate_size": 48,
+                "num_position_embeddings": 36,
+                "deepstack_visual_indexes": [0, 1],
+            },
         ),
         "smolvlm": VisionCase(
             {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 9
+VERSION = 10
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4 = range(5)
 LATE = 1
@@ -36,6 +36,10 @@ class Batch(ctypes.Structure):
         ("logits", c_void_p),
         ("workspace", c_void_p),
         ("lora_slots", c_void_p),
+        ("last_seen", c_void_p),
+        ("rope", c_void_p),
+        ("deep", c_void_p),
+        ("num_deep", c_int64),
     )
 
 
@@ -119,6 +123,7 @@ class Model(ctypes.Structure):
         ("embedding", Linear),
         ("inv_freq", c_void_p),
         ("attention_factor", c_double),
+        ("axes", c_void_p),
         ("norm", Norm),
         ("head", Linear),
         ("layers", POINTER(Layer)),

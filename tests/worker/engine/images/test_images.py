@@ -16,8 +16,22 @@ PLACEHOLDER = 9
 class Gallery:
     """An engine over a fake that sees, and a folder of files that nobody reads."""
 
-    def __init__(self, folder, *, num_blocks=40, host_blocks=0, rows=16, tokens=8, seqs=4, caches=True, length=32):
-        report = make_report(num_gpu_blocks=num_blocks, image_rows=rows, max_model_len=length)
+    def __init__(
+        self,
+        folder,
+        *,
+        num_blocks=40,
+        host_blocks=0,
+        rows=16,
+        tokens=8,
+        seqs=4,
+        caches=True,
+        length=32,
+        are_whole=False,
+    ):
+        report = make_report(
+            num_gpu_blocks=num_blocks, image_rows=rows, max_model_len=length, images_are_whole=are_whole
+        )
         self.folder = folder
         self.executor = FakeExecutor(report)
         settings = EngineSettings(
@@ -106,6 +120,39 @@ def test_a_request_says_the_same_whatever_happens_to_it(tmp_path, num_blocks, ho
     for name, parts in PROMPTS.items():
         gallery.add(f"{name} again", parts, max_tokens=3)
     gallery.run()
+
+
+@pytest.mark.parametrize("caches", [True, False])
+@pytest.mark.parametrize("tokens", [11, 13, 64])
+@pytest.mark.parametrize(("num_blocks", "host_blocks"), [(10, 0), (10, 10), (80, 0)])
+def test_an_image_that_is_whole_is_computed_in_one_pass(tmp_path, num_blocks, host_blocks, tokens, caches):
+    gallery = Gallery(
+        tmp_path,
+        num_blocks=num_blocks,
+        host_blocks=host_blocks,
+        tokens=tokens,
+        caches=caches,
+        length=40,
+        are_whole=True,
+    )
+    spans = {}
+    for again in ("", " again"):
+        for name, parts in PROMPTS.items():
+            message = gallery.add(name + again, parts, max_tokens=10)
+            spans[name + again] = [span for image in message.images for span in image.spans]
+        gallery.run()
+    for batch in gallery.executor.batches:
+        for sequence in batch.sequences:
+            cut = [span for span in spans[sequence.request_id] if span[0] < sequence.end < sum(span)]
+            assert cut == []
+
+
+def test_whole_images_tell_no_logprobs_of_prompts(tmp_path):
+    gallery = Gallery(tmp_path, are_whole=True)
+    message = make_add("a", [1, 2], max_tokens=1, prompt_logprobs=1)
+    assert gallery.engine.add(message) is None
+    message = msgspec.structs.replace(message, request_id="b", images=[gallery.image(1, (0, 1))])
+    assert gallery.engine.add(message).startswith("prompt_logprobs are not told of prompts with images")
 
 
 def test_preemptions_and_swaps_happened_in_the_smallest_of_these_caches(tmp_path):

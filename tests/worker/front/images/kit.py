@@ -25,6 +25,13 @@ _INTERN = {
     "end_image_token": "</img>",
     "video_token": "<video>",
 }
+_PIXTRAL = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+_AYA = {
+    "image_token": "<image>",
+    "start_of_img_token": "<|START_OF_IMG|>",
+    "end_of_img_token": "<|END_OF_IMG|>",
+    "img_patch_token": "<|IMG_PATCH|>",
+}
 _QWEN = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
 _CLIP = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
 _SIGLIP = {"size": {"height": 32, "width": 32}}
@@ -55,8 +62,32 @@ FAMILIES = {
         ("pixtral", "Pixtral"),
         {"size": {"longest_edge": 64}, "patch_size": {"height": 8, "width": 8}},
         {"patch_size": 8, "spatial_merge_size": 2},
-        {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"},
+        _PIXTRAL,
         "[IMG]",
+    ),
+    "mistral3": (
+        ("pixtral", "PixtralProcessor"),
+        ("pixtral", "Pixtral"),
+        {"size": {"longest_edge": 64}, "patch_size": {"height": 8, "width": 8}},
+        {"patch_size": 4, "spatial_merge_size": 4},
+        _PIXTRAL,
+        "[IMG]",
+    ),
+    "vipllava": (
+        ("llava", "LlavaProcessor"),
+        ("clip", "CLIP"),
+        _CLIP,
+        _STRATEGY,
+        {"image_token": "<image>"},
+        "<image>\n",
+    ),
+    "aya_vision": (
+        ("aya_vision", "AyaVisionProcessor"),
+        ("got_ocr2", "GotOcr2"),
+        {**_SIGLIP, "max_patches": 4},
+        {"patch_size": 8, "img_size": 32, "downsample_factor": 2},
+        _AYA,
+        "<image>",
     ),
     "idefics3": (
         ("idefics3", "Idefics3Processor"),
@@ -89,6 +120,14 @@ FAMILIES = {
         {},
         _QWEN,
         "<|image_pad|>",
+    ),
+    "qwen3_vl": (
+        ("qwen3_vl", "Qwen3VLProcessor"),
+        ("qwen2_vl", "Qwen2VL"),
+        {"patch_size": 16, "min_pixels": 32 * 32, "max_pixels": 32 * 32 * 12},
+        {},
+        _QWEN,
+        "<|vision_start|><|image_pad|><|vision_end|>",
     ),
     "gemma3": (
         ("gemma3", "Gemma3Processor"),
@@ -133,9 +172,14 @@ class Family:
         made.check_argument_for_proper_class = lambda *_: None  # torchvision is not there
         self.processor = made(image_processor=image_processor, tokenizer=tokenizer, **videos, **own)
         self.processor.chat_template = self.template
-        image_token = tokens.get("image_token") or tokens["context_image_token"]
+        image_token = next(
+            tokens[one] for one in ("img_patch_token", "context_image_token", "image_token") if one in tokens
+        )
         kind = {"llava-siglip": "llava", "pixtral": "llava"}.get(name, name)
-        encoder = {"model_type": "pixtral" if name == "pixtral" else "siglip_vision_model", "patch_size": 8}
+        encoder = {
+            "model_type": "pixtral" if name in ("pixtral", "mistral3") else "siglip_vision_model",
+            "patch_size": 8,
+        }
         self.config = {
             "model_type": kind,
             "vision_config": encoder,
@@ -155,7 +199,7 @@ class Family:
         """Return what transformers makes of a chat with these pictures."""
         text = self.processor.apply_chat_template(messages, add_generation_prompt=True)
         more = {"add_special_tokens": False} if text.startswith(BOS) else {}
-        return text, self.processor(text=[text], images=[images], return_tensors="pt", **more)
+        return text, self.processor(text=[text], images=[images], return_tensors="pt", padding=False, **more)
 
 
 def make_tokenizer(tokens):

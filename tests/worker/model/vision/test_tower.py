@@ -11,9 +11,10 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.lean.build import Unfit, build_lean
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import draw_picture
-from dormouse_worker.model.vision.families import check_weights
+from dormouse_worker.model.vision.families import check_passes, check_weights
 
 GOOD = [[1], draw_picture("llava", 1), [2]]
 OTHER = [[1], draw_picture("llava", 2), [2]]
@@ -93,3 +94,19 @@ def test_quantized_checkpoints_and_shards_are_refused_by_name(seeing, tmp_path):
 def test_what_is_not_combined_with_images_is_refused_by_name(seeing, settings, layout, name):
     with pytest.raises(InvalidSettings, match=rf"{name}, .* reads images \(llava\)"):
         load(make_settings(seeing("llava"), **settings), CpuDevice(Host()), layout)
+
+
+def test_passes_that_are_too_small_for_a_whole_image_are_refused_with_the_least(seeing, tmp_path):
+    config = AutoConfig.from_pretrained(seeing("gemma3"))
+    fits = make_settings(tmp_path, max_num_seqs=4, max_num_batched_tokens=20)
+    check_passes(config, fits)
+    with pytest.raises(
+        InvalidSettings, match=r"max_num_batched_tokens is 20; set it to 21 or more: gemma3 .* 16 tokens"
+    ):
+        check_passes(config, msgspec.structs.replace(fits, max_num_seqs=5))
+
+
+def test_a_rotary_embedding_of_other_sections_is_not_ours(make_seer):
+    module = make_seer("qwen2_vl").worker._model.module
+    module.model.language_model.rotary_emb.mrope_section = [1, 1, 1]
+    assert build_lean(module, {}) == Unfit("3 of 4 frequencies have an axis")

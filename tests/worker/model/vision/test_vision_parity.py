@@ -24,6 +24,11 @@ def prompts_of(family):
     }
 
 
+def chunks(family, size):
+    """Return settings for passes of so many tokens, or as few as an image takes that is computed in one."""
+    return {"max_num_seqs": 4, "max_num_batched_tokens": 20 if CASES[family].is_whole else size}
+
+
 def num_tokens(parts):
     return sum(len(part) if isinstance(part, list) else sum(part.runs) + part.num_between for part in parts)
 
@@ -41,7 +46,7 @@ def compare(said):
 
 @each_family
 def test_in_chunks_through_images(make_seer, compare, family):
-    seer = make_seer(family, max_num_batched_tokens=7)
+    seer = make_seer(family, **chunks(family, 7))
     compare(seer, family)
     assert ("native" in seer.worker.get_model_info().compute_path.split()) == CASES[family].is_lean
 
@@ -54,7 +59,7 @@ def test_together_in_one_pass(make_seer, compare, family, impl):
 
 @most_in_slow
 def test_torchs_attention_says_the_same(make_seer, compare, family):
-    seer = make_seer(family, attention_backend="sdpa", max_num_batched_tokens=13)  # our own decoder, in torch
+    seer = make_seer(family, attention_backend="sdpa", **chunks(family, 13))  # our own decoder, in torch
     compare(seer, family)
 
 
@@ -87,7 +92,7 @@ def test_known_prefixes_are_of_the_same_images_alone(make_seer, compare, family)
 def test_what_another_worker_began_goes_on_alike(make_seer, said, family, count):
     parts = prompts_of(family)["three"]
     whole = said(family, parts)
-    seer = make_seer(family, max_num_batched_tokens=9)
+    seer = make_seer(family, **chunks(family, 9))
     seer.add("a", parts, outputs=whole[:count])
     tokens = []
     while (outputs := seer.engine.step()) is not None:

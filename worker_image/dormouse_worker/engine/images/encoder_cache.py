@@ -18,9 +18,10 @@ from dormouse_worker.engine.request import Request
 class EncoderCache:
     """Owns the books; the rows are the ranks'."""
 
-    def __init__(self, num_rows: int = 0) -> None:
-        """`num_rows` 0 = the model reads no images."""
+    def __init__(self, num_rows: int = 0, *, are_whole: bool = False) -> None:
+        """`num_rows` 0 = the model reads no images; `are_whole`: an image's tokens are computed in one pass."""
         self.num_rows = num_rows
+        self.are_whole = are_whole
         self._rows: OrderedDict[bytes, int] = OrderedDict()  # longest unused first
         self._users: dict[bytes, set[str]] = {}  # ids of requests that are in the middle of the image
         self._freed: list[bytes] = []  # the ranks are yet to be told

@@ -29,6 +29,8 @@ class ImageTurn:
 
         No further than it is where the next token's image must wait.
         """
+        if self.cache.are_whole:
+            end = max(request.num_computed_tokens, _before_a_cut(request, end))
         start, kept = request.num_computed_tokens, self.cache.kept(self._needed)
         rows_left, is_first = self.rows_left, not self.encode
         for image in _images_at(request, start, end):
@@ -60,6 +62,12 @@ class ImageTurn:
 def _images_at(request: Request, start: int, end: int) -> Iterator[ImageInput]:
     """Yield the images of which tokens at [start, end) are computed."""
     return (image for image in request.images if image.start < end and start < image.end)
+
+
+def _before_a_cut(request: Request, end: int) -> int:
+    """Return `end`, or where a run of an image's tokens begins of which it would leave some behind."""
+    spans = (span for image in request.images for span in image.spans)
+    return next((first for first, count in spans if first < end < first + count), end)
 
 
 def _any_decodes(sequences: Sequence[ScheduledSequence]) -> bool:

@@ -55,6 +55,7 @@ def profiled_model(model: LoadedModel, graph_bytes: int) -> ProfiledModel:
         max_model_len=model.max_model_len,
         num_groups=len(model.cache_spec.groups),
         image_rows=model.image_rows,
+        images_are_whole=model.images_are_whole,
         graph_bytes=graph_bytes,
     )
 

@@ -136,6 +136,15 @@ def _internvl(spec: VisionSpec, image: ImageFacts) -> str:
     return f"{spec.tokens['start_image_token']}{seen}{spec.tokens['end_image_token']}"
 
 
+def _aya(spec: VisionSpec, image: ImageFacts) -> str:
+    (num_tiles,) = image.values["num_patches"]
+    size = spec.numbers["patch_size"] * spec.numbers["downsample_factor"]
+    seen = spec.image_token * (spec.numbers["img_size"] // size) ** 2
+    tiles = "".join(f"{spec.tokens['tile_token']}_{tile}{seen}" for tile in range(1, num_tiles))
+    whole = f"{spec.tokens['tile_global_token']}{seen}"
+    return f"{spec.tokens['start_of_img_token']}{tiles}{whole}{spec.tokens['end_of_img_token']}"
+
+
 def _pixtral(spec: VisionSpec, image: ImageFacts) -> str:
     height, width = image.values["image_sizes"]
     size = spec.arguments["patch_size"]
@@ -145,12 +154,16 @@ def _pixtral(spec: VisionSpec, image: ImageFacts) -> str:
 
 _KINDS: Mapping[str, Callable[[VisionSpec, ImageFacts], str]] = {
     "llava": _llava,
+    "vipllava": _llava,
+    "aya_vision": _aya,
     "llava_next": _llava_next,
     "idefics3": _tiles,
     "smolvlm": _tiles,
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
+    "qwen3_vl": _qwen,
     "gemma3": _gemma3,
     "internvl": _internvl,
     "pixtral": _pixtral,
+    "mistral3": _pixtral,
 }

@@ -93,7 +93,7 @@ class DiscoveryContext:
         self._num_heads[call.layer_idx] = query.shape[1]
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
-    def shapes(self, block_size: int) -> tuple[AttentionShape, ...]:
+    def shapes(self, block_size: int, *, looks_ahead: bool = False) -> tuple[AttentionShape, ...]:
         """Return what the layers ask of a backend, each different shape once, in the order of the layers."""
         shapes = (
             AttentionShape(
@@ -106,6 +106,7 @@ class DiscoveryContext:
                 window=self.calls[layer].window,
                 has_soft_cap=self.calls[layer].soft_cap is not None,
                 has_sinks=self.calls[layer].sinks is not None,
+                looks_ahead=looks_ahead,
             )
             for layer, spec in sorted(self.layers.items())
         )

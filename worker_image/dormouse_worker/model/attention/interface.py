@@ -30,6 +30,7 @@ class AttentionMetadata:
     positions: Ints  # [T]
     block_size: int
     window: int | None = None  # of all layers of the group; None = they see everything, or each says its own
+    last_seen: Ints | None = None  # [T] up to which position each row sees, within this pass; None = up to its own
 
     @property
     def query_lens(self) -> Ints:
@@ -64,6 +65,7 @@ class AttentionShape:
     window: int | None = None
     has_soft_cap: bool = False
     has_sinks: bool = False
+    looks_ahead: bool = False  # tokens of an image see those behind them, too
 
     @property
     def heads_per_kv_head(self) -> int:
@@ -100,7 +102,7 @@ class AttentionPlan(Protocol):
         """Store the pass's key [T, Hkv, D] and value [T, Hkv, Dv] in the pools, at the metadata's slots."""
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
-        """Attend from query [T, Hq, D] to the contexts in the pools, causally; return [T, Hq, Dv].
+        """Attend from query [T, Hq, D] to the contexts in the pools, causally but for `last_seen`; return [T, Hq, Dv].
 
         The keys and values of this pass have been written before. Query head h reads key head h // (Hq / Hkv).
         """

@@ -34,6 +34,7 @@ class NativePlan:
         self._slots = np.ascontiguousarray(metadata.slot_mapping)
         self._starts = np.ascontiguousarray(metadata.query_starts)
         self._positions = np.ascontiguousarray(metadata.positions)
+        self._last_seen = None if metadata.last_seen is None else np.ascontiguousarray(metadata.last_seen)
 
     def fill_group(self, group: abi.Group) -> None:
         """Say where this layer group's tables lie."""
@@ -48,6 +49,7 @@ class NativePlan:
         batch.block_size = self._block_size
         batch.query_starts = address_of(self._starts)
         batch.positions = address_of(self._positions)
+        batch.last_seen = None if self._last_seen is None else address_of(self._last_seen)
 
     def write(self, layer: LayerCache, key: torch.Tensor, value: torch.Tensor) -> None:
         """See `AttentionPlan`."""

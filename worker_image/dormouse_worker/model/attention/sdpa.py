@@ -29,11 +29,12 @@ class _Masks:
 
     query_positions: torch.Tensor
     key_positions: torch.Tensor
+    last_seen: torch.Tensor | None = None  # of each query; None = its own position
     by_window: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def get(self, window: int | None) -> torch.Tensor:
         if window not in self.by_window:
-            mask = self.key_positions <= self.query_positions
+            mask = self.key_positions <= (self.query_positions if self.last_seen is None else self.last_seen)
             if window is not None:
                 mask = mask & (self.key_positions > self.query_positions - window)
             self.by_window[window] = mask
@@ -208,5 +209,7 @@ def _prefill(metadata: AttentionMetadata, sequence: int, score_elements: int, de
     positions = np.arange(metadata.first_positions[sequence], metadata.context_lens[sequence])
     slots = metadata.slots(np.array([sequence]), positions[None])[0]
     queries = to_device(metadata.positions[start:end], device)
-    masks = _Masks(queries[:, None], to_device(positions, device)[None, :])
+    last_seen = metadata.last_seen
+    limits = None if last_seen is None else to_device(last_seen[start:end], device)[:, None]
+    masks = _Masks(queries[:, None], to_device(positions, device)[None, :], limits)
     return _Prefill(start, end, to_device(slots, device), masks, score_elements)

@@ -184,6 +184,8 @@ def _unsupported_shape(shape: AttentionShape) -> str | None:
             return f"{what}s of {size} elements per head are outside {MIN_HEAD_SIZE} … {MAX_HEAD_SIZE}"
     if shape.num_heads % shape.num_kv_heads:
         return f"{shape.num_heads} query heads cannot share {shape.num_kv_heads} key heads evenly"
+    if shape.looks_ahead:
+        return "lets no token see those behind it, as an image's do in this model"
     if padded(shape.heads_per_kv_head) * _query_bytes(shape) > TILE_BYTES:
         return (
             f"{shape.heads_per_kv_head} query heads of {shape.key_size} elements on one key head "

@@ -135,6 +135,8 @@ def _unsupported_shape(shape: AttentionShape) -> str | None:
         return "knows no soft-cap on the scores"
     if shape.has_sinks:
         return "knows no attention sinks"
+    if shape.looks_ahead:
+        return "lets no token see those behind it, as an image's do in this model"
     if shape.key_size != shape.value_size:
         return f"needs keys and values of one size, and these have {shape.key_size} and {shape.value_size} elements"
     if shape.key_size % 8 or shape.key_size > MAX_HEAD_SIZE:

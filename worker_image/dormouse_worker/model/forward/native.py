@@ -39,8 +39,7 @@ class NativePath:
         beside = self._beside
         plans = [self._backend.plan(group, beside.model.device) for group in packed.groups]
         context = PagedContext(beside.cache, plans, beside.scratch)
-        batch = packed.token_ids, packed.positions, rows
         if images:
-            embedded = beside.model.embed(torch.from_numpy(packed.token_ids), images).float()
-            return self._seeing.forward(*batch, context, beside.communicator, packed.lora_slots, embedded)
-        return self._decoder.forward(*batch, context, beside.communicator, packed.lora_slots)
+            seen = beside.model.see(torch.from_numpy(packed.token_ids), images)
+            return self._seeing.forward(packed, rows, context, beside.communicator, seen)
+        return self._decoder.forward(packed, rows, context, beside.communicator)

@@ -25,6 +25,7 @@ from dormouse_worker.model.lean.decoder import (
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
+from dormouse_worker.model.vision.rope import rope_axes
 from dormouse_worker.model.vision.text_part import stands_for, text_part
 
 # Classes whose forward methods were compared with ours; others of the same build multiply, clip or rotate differently,
@@ -39,6 +40,8 @@ FAMILY = frozenset(
         "Qwen3ForCausalLM",
     }
 )
+# The same of language models within those that read images, with the tests of `tests/worker/model/vision/`.
+SEEING = frozenset({"Qwen2VLTextForCausalLM", "Qwen2_5_VLTextForCausalLM", "Qwen3VLTextForCausalLM"})
 LINEARS, EMBEDDINGS = (nn.Linear, QuantizedLinear), (nn.Embedding, QuantizedEmbedding)
 HEAD_NORMS = frozenset({"q_norm", "k_norm"})
 PARTS: Mapping[str, frozenset[str]] = {
@@ -85,7 +88,7 @@ def build_lean(
     model = module.model
     return LeanDecoder(
         embedding=_embedding(model.embed_tokens, model) if is_here(model.embed_tokens) else None,
-        rotary=Rotary(model.rotary_emb.inv_freq.float(), float(model.rotary_emb.attention_scaling)),
+        rotary=_rotary(model.rotary_emb),
         layers=tuple(_layer(layer, calls[i]) for i, layer in _layers(module)),
         norm=_norm(model.norm) if is_here(model.norm) else None,
         head=_linear(module.lm_head) if is_here(module.lm_head) else None,
@@ -101,8 +104,8 @@ def _layers(module: Any) -> list[tuple[int, Any]]:
 def _misfits(module: Any) -> Iterator[str]:
     """Yield what differs from the decoder; later checks may rely on what earlier ones would have yielded."""
     name = stands_for(module)
-    if name not in FAMILY:
-        yield f"{name} is not one of {', '.join(sorted(FAMILY))}"
+    if name not in FAMILY | SEEING:
+        yield f"{name} is not one of {', '.join(sorted(FAMILY | SEEING))}"
     yield from _wrong_parts("", module)
     yield from _wrong_parts("model", module.model)
     if is_here(module.model.embed_tokens) and type(module.model.embed_tokens) not in EMBEDDINGS:
@@ -111,6 +114,9 @@ def _misfits(module: Any) -> Iterator[str]:
         yield f"lm_head is a {type(module.lm_head).__name__}"
     if is_here(module.model.norm):
         yield from _misfits_of_norm("norm", module.model.norm)
+    axes = rope_axes(module.model.rotary_emb)
+    if axes is not None and len(axes) != len(module.model.rotary_emb.inv_freq):
+        yield f"{len(axes)} of {len(module.model.rotary_emb.inv_freq)} frequencies have an axis"
     for i, layer in _layers(module):
         for misfit in _misfits_of_layer(layer, 2 * len(module.model.rotary_emb.inv_freq)):
             yield f"layer {i}: {misfit}"
@@ -180,6 +186,14 @@ def _layer(layer: Any, call: AttentionCall) -> Layer:
             output=_linear(attention.o_proj),
         ),
         GatedMLP(_norm(layer.post_attention_layernorm), _join(gate_up), _linear(layer.mlp.down_proj)),
+    )
+
+
+def _rotary(module: Any) -> Rotary:
+    inv_freq = module.inv_freq.float()
+    axes = rope_axes(module)
+    return Rotary(
+        inv_freq, float(module.attention_scaling), None if axes is None else torch.from_numpy(axes).to(inv_freq.device)
     )
 
 

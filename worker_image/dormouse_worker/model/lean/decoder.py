@@ -19,6 +19,7 @@ from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.quantized.formats import Format
+from dormouse_worker.model.vision.placed import Seen
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
 
@@ -105,10 +106,16 @@ class Rotary:
 
     inv_freq: torch.Tensor
     attention_factor: float
+    axes: torch.Tensor | None = None  # [D / 2] uint8: time, height or width, by which each turns; None = by all alike
 
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> Angles:
-        """Return the angles of positions [T]."""
-        freqs = positions[:, None].float() * self.inv_freq
+        """Return the angles of positions [T], or [3, T] in time, height and width."""
+        if positions.dim() == 1:
+            by_frequency = positions[:, None]
+        else:
+            assert self.axes is not None, "positions have axes only where the embedding does"
+            by_frequency = positions[self.axes.long()].T
+        freqs = by_frequency.float() * self.inv_freq
         cos = (freqs.cos() * self.attention_factor).to(dtype)
         sin = (freqs.sin() * self.attention_factor).to(dtype)
         return Angles(torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None])
@@ -204,16 +211,17 @@ class LeanDecoder:
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor,
-        embedded: torch.Tensor | None = None,
+        seen: Seen | None = None,
     ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits.
 
-        `embedded` [T, H] is what it begins with; None = the embedded tokens.
+        `seen` is what it begins with; None = the embedded tokens.
 
         Where another stage computes the logits, the hidden states are sent to the next one, and it is [0, hidden size].
         """
         context, group, adapters = current_context(), current_communicator(), current_adapters()
-        hidden = self._begin(token_ids, group) if embedded is None else embedded
+        hidden = self._begin(token_ids, group) if seen is None else seen.embedded
+        deep = iter(() if seen is None or seen.deep is None else seen.deep)
         angles = self.rotary.angles(positions, hidden.dtype)
         for layer in self.layers:
             heads = self.parts.make_heads(layer, hidden, angles)
@@ -223,6 +231,8 @@ class LeanDecoder:
                 if adapters is not None:
                     adapters.keep_wanted()
             hidden = self.parts.finish(layer, hidden, attended, group)
+            if (added := next(deep, None)) is not None:
+                hidden = hidden + added
         return self._end(hidden, group)
 
     def _begin(self, token_ids: torch.Tensor, group: Communicator) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
+from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
 from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.build import Unfit
@@ -28,6 +29,7 @@ from dormouse_worker.model.parallel.layers import gather_logits
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.quantized.formats import INT4, INT8, KEPT
 from dormouse_worker.model.scratch import Floats, address_of
+from dormouse_worker.model.vision.placed import Seen
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing
 
@@ -81,39 +83,39 @@ class NativeDecoder:
 
     def forward(
         self,
-        token_ids: Ints,
-        positions: Ints,
+        packed: PackedInput,
         rows: Ints,
         context: PagedContext,
         group: Communicator = ALONE,
-        lora_slots: Ints | None = None,
-        embedded: torch.Tensor | None = None,
+        seen: Seen | None = None,
     ) -> Floats:
         """Return logits, [len(rows), V], of a packed batch [T] within a context that fits; alone, no torch on the way.
 
-        Rows are in their order, none twice: the last layer computes nothing but keys and values of others.
-        `lora_slots` [T]: where each row's adapter lies, -1 = it has none. `embedded`, float32 [T, H], is what one
-        begins with that has no embedding, and is overwritten.
+        Rows are in their order, none twice: the last layer computes nothing but keys and values of others. `seen` is
+        what one begins with that has no embedding.
 
         They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
         are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
         """
         bound, scratch = self._bind(context.cache), context.scratch
-        batch, size = bound.batch, (len(token_ids), len(rows))
+        batch, size = bound.batch, (len(packed.token_ids), len(rows))
         if size != scratch.pass_size:
-            scratch.resize(*size, bound.model.num_logits, self._kernels.workspace_bytes(bound.model, len(token_ids)))
+            scratch.resize(*size, bound.model.num_logits, self._kernels.workspace_bytes(bound.model, size[0]))
         for plan, layers in zip(context.plans, bound.groups, strict=True):
             assert isinstance(plan, NativePlan), "it fits"
             plan.fill_group(layers)
             plan.fill_batch(batch)
         batch.num_rows = len(rows)
-        batch.positions = address_of(positions)
-        batch.token_ids = address_of(token_ids)
+        batch.positions = address_of(packed.positions)
+        batch.token_ids = address_of(packed.token_ids)
         batch.rows = address_of(rows)
-        hidden = self._receive(len(token_ids), group) if embedded is None else embedded
+        batch.rope = None if packed.rope is None else address_of(packed.rope)
+        hidden = self._receive(size[0], group) if seen is None else seen.embedded.float()  # is overwritten
+        deep = None if seen is None or seen.deep is None else seen.deep.float()
+        batch.deep, batch.num_deep = (None, 0) if deep is None else (deep.data_ptr(), len(deep))
         batch.hidden = None if hidden is None else hidden.data_ptr()
         batch.logits = address_of(scratch.logits)
-        batch.lora_slots = None if lora_slots is None else address_of(lora_slots)
+        batch.lora_slots = None if packed.lora_slots is None else address_of(packed.lora_slots)
         batch.workspace = scratch.workspace_address
         with _recorded(), bound.exchange.between(group):
             self._kernels.forward(bound.model, batch)
@@ -221,6 +223,7 @@ def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -
         embedding=_linear(None if embedding is None else _looked_up(embedding)),
         inv_freq=decoder.rotary.inv_freq.data_ptr(),
         attention_factor=decoder.rotary.attention_factor,
+        axes=None if decoder.rotary.axes is None else decoder.rotary.axes.data_ptr(),
         norm=_norm(decoder.norm),
         head=_linear(head),
         layers=layers,

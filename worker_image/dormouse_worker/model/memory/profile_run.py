@@ -40,6 +40,7 @@ class ProfiledModel:
     max_model_len: int
     num_groups: int  # of layers that see the same tokens
     image_rows: int = 0  # of encoded images, that are kept
+    images_are_whole: bool = False  # an image's tokens see each other
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
 
@@ -92,7 +93,7 @@ def profile_memory(
         max_model_len=model.max_model_len,
         rank=rank.rank,
     )
-    return msgspec.structs.replace(report, image_rows=model.image_rows)
+    return msgspec.structs.replace(report, image_rows=model.image_rows, images_are_whole=model.images_are_whole)
 
 
 def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:

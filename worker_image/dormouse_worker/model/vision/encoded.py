@@ -53,7 +53,7 @@ class EncodedImages:
         except Exception as error:
             logger.warning("an image of %d rows cannot be encoded", image.num_rows, exc_info=True)
             self._rows[image.digest] = torch.zeros(
-                image.num_rows, self._tower.hidden_size, dtype=self._tower.dtype, device=self._tower.device
+                image.num_rows, self._tower.row_size, dtype=self._tower.dtype, device=self._tower.device
             )
             return f"an image cannot be encoded: {error}"
         return None

@@ -31,6 +31,7 @@ class VisionFamily:
     largest: Callable[[Any], Tensors]  # of a configuration: what its processor makes of the largest image
     text: str = "language_model"  # its name within `module.model`
     has_grids: bool = False  # positions are in time, height and width
+    is_whole: bool = False  # an image's tokens see each other: they are computed in one pass
 
 
 def _square(config: Any, *shape: int) -> torch.Tensor:
@@ -77,6 +78,7 @@ def _patches(config: Any) -> Tensors:
 FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
     {
         "aya_vision": VisionFamily(_tiles),
+        "gemma3": VisionFamily(_one_picture, is_whole=True),
         "idefics3": VisionFamily(_masked_tiles, text="text_model"),
         "internvl": VisionFamily(_tiles),
         "llava": VisionFamily(_sized_picture),
@@ -85,6 +87,7 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "mistral3": VisionFamily(_sized_picture),
         "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
         "qwen2_vl": VisionFamily(_patches, has_grids=True),
+        "qwen3_vl": VisionFamily(_patches, has_grids=True),
         "smolvlm": VisionFamily(_masked_tiles, text="text_model"),
         "vipllava": VisionFamily(_one_picture),
     }
@@ -111,6 +114,19 @@ def check_vision(config: Any, settings: EngineSettings, layout: Layout) -> None:
             )
 
 
+def check_passes(config: Any, settings: EngineSettings) -> None:
+    """Raise InvalidSettings where an image that is computed in one pass may find no room beside others' next tokens."""
+    if not images_are_whole(config):
+        return
+    num_rows = config.mm_tokens_per_image
+    least = num_rows + settings.max_num_seqs * (1 + settings.max_draft_tokens)
+    if settings.max_num_batched_tokens < least:
+        raise InvalidSettings(
+            f"max_num_batched_tokens is {settings.max_num_batched_tokens}; set it to {least} or more: "
+            f"{config.model_type} computes an image's {num_rows} tokens in one pass, beside all other sequences"
+        )
+
+
 def check_weights(config: Any, settings: EngineSettings) -> None:
     """Raise InvalidSettings for weights that are not compared with transformers' where a model reads images."""
     if settings.load_format == "sharded_state":
@@ -128,6 +144,17 @@ def image_merge(config: Any) -> int:
     """Return how many patches along an axis make one row, where positions have three axes; 0 = they have one."""
     family = family_of(config)
     return int(config.vision_config.spatial_merge_size) if family is not None and family.has_grids else 0
+
+
+def images_are_whole(config: Any) -> bool:
+    """Return whether an image's tokens see each other, those behind them too."""
+    family = family_of(config)
+    return family is not None and family.is_whole
+
+
+def num_deep(config: Any) -> int:
+    """Return behind how many layers of the language model rows of an image are added, beside those it begins with."""
+    return len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
 
 
 def max_image_rows(config: Any, settings: EngineSettings, max_model_len: int) -> int:

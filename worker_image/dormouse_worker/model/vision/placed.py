@@ -25,7 +25,15 @@ class ImageRows:
     """What stands at [start, start + n) of the packed input in place of embedded tokens."""
 
     start: int
-    rows: torch.Tensor  # [n, H]
+    rows: torch.Tensor  # [n, H · (1 + D)]: embedded, then what is added behind each of the first D layers
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a pass with images begins with."""
+
+    embedded: torch.Tensor  # [T, H]
+    deep: torch.Tensor | None = None  # [D, T, H] what is added behind the first layers; None = nothing
 
 
 def place(images: Sequence[ImageInput], start: int, end: int, at: int) -> Iterator[Placed]:
@@ -39,8 +47,15 @@ def place(images: Sequence[ImageInput], start: int, end: int, at: int) -> Iterat
             first_row += count
 
 
-def put_rows(embedded: torch.Tensor, images: Sequence[ImageRows]) -> torch.Tensor:
-    """Write the images' rows into embedded tokens [T, H], in place; return them."""
+def put_rows(embedded: torch.Tensor, images: Sequence[ImageRows]) -> Seen:
+    """Write the images' rows, at least one's, into embedded tokens [T, H], in place."""
+    size = embedded.shape[1]
+    num_deep = images[0].rows.shape[1] // size - 1
+    deep = embedded.new_zeros(num_deep, *embedded.shape) if num_deep else None
     for image in images:
-        embedded[image.start : image.start + len(image.rows)] = image.rows
-    return embedded
+        first, *others = image.rows.split(size, dim=1)
+        place = slice(image.start, image.start + len(first))
+        embedded[place] = first
+        if deep is not None:
+            deep[:, place] = torch.stack(others)
+    return Seen(embedded, deep)

@@ -17,7 +17,7 @@ def profiled_images(model: LoadedModel) -> Iterator[None]:
     if tower is None:
         yield
         return
-    rows = torch.ones(model.image_rows, tower.hidden_size, dtype=tower.dtype, device=tower.device)
+    rows = torch.ones(model.image_rows, tower.row_size, dtype=tower.dtype, device=tower.device)
     tower.compute(tower.largest())
     yield
     del rows

@@ -7,8 +7,10 @@ and what follows goes on behind the largest of them. Images without text between
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.model.arrays import Ints
@@ -38,6 +40,22 @@ def span_positions(of_prompt: Ints, positions: Ints) -> Ints:
     behind = np.maximum(positions - last, 0)
     found: Ints = of_prompt[:, np.minimum(positions, last)] + behind
     return found
+
+
+def rope_axes(rotary: Any) -> npt.NDArray[np.uint8] | None:
+    """Return by which axis, 0 to 2, each frequency of a rotary module turns; None = by all alike, as in text.
+
+    Qwen2-VL's kinds have the axes one behind another, Qwen3-VL's in turns as long as there are any of an axis.
+    """
+    sections = getattr(rotary, "mrope_section", None)
+    if sections is None:
+        return None
+    if not type(rotary).__name__.startswith("Qwen3VL"):
+        return np.repeat(np.arange(3, dtype=np.uint8), sections)
+    axes = np.zeros(sum(sections), dtype=np.uint8)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
 
 
 def _rows_of(image: ImageInput, merge: int) -> tuple[int, int, int]:

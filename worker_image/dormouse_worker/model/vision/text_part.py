@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from dormouse_worker.model.vision.families import family_of
@@ -17,6 +19,15 @@ class TextPart(nn.Module):
         self.model = text
         self.lm_head = module.lm_head
         self.stands_for = f"{type(text).__name__.removesuffix('Model')}ForCausalLM"
+
+
+@torch.inference_mode()
+def deepened_logits(module: Any, arguments: Mapping[str, Any], rows: torch.Tensor, deep: torch.Tensor) -> torch.Tensor:
+    """Return logits [len(rows), V] of transformers' own pass, with `deep` [D, T, H] added behind its first layers."""
+    is_seen = torch.ones(1, deep.shape[1], dtype=torch.bool, device=deep.device)
+    text = module.model.language_model(**arguments, visual_pos_masks=is_seen, deepstack_visual_embeds=list(deep))
+    logits: torch.Tensor = module.lm_head(text.last_hidden_state[0, rows])
+    return logits
 
 
 def text_part(module: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,19 @@ class ImageTower:
     module: Any
     family: VisionFamily
     folder: Path
-    hidden_size: int
+    hidden_size: int  # H
+    num_deep: int  # layers of the language model behind which it adds rows of its own
     dtype: torch.dtype
     device: torch.device
     needed: frozenset[str]  # names of the tensors that an image has
 
+    @property
+    def row_size(self) -> int:
+        """Return the numbers of a row: what stands for an embedded token, and what is added behind layers."""
+        return self.hidden_size * (1 + self.num_deep)
+
     def encode(self, image: EncodeImage) -> torch.Tensor:
-        """Return the image's rows, [num_rows, H]. Raises InvalidArgument for a file that is not what it should be."""
+        """Return the image's rows, [num_rows, row_size]. Raises InvalidArgument for a file that is none of its kind."""
         tensors = self._read(image)
         rows = self.compute(tensors)
         if not self._is_of_grid(tensors, image):
@@ -43,15 +50,19 @@ class ImageTower:
 
     @torch.inference_mode()
     def compute(self, tensors: Tensors) -> torch.Tensor:
-        """Return the rows [n, H] of what a processor made of one image."""
+        """Return the rows [n, row_size] of what a processor made of one image."""
         moved = {name: self._moved(tensor) for name, tensor in tensors.items()}
-        features = self.module.model.get_image_features(**moved).pooler_output
-        parts = [part.reshape(-1, self.hidden_size) for part in features]
-        return torch.cat(parts).to(self.dtype)
+        features = self.module.model.get_image_features(**moved)
+        layers = [features.pooler_output, *(features.deepstack_features if self.num_deep else ())]
+        return torch.cat([self._joined(layer) for layer in layers], dim=1).to(self.dtype)
 
     def largest(self) -> Tensors:
         """Return what a processor makes of the largest image."""
         return self.family.largest(self.module.config)
+
+    def _joined(self, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+        """Return [n, H] of the parts of an image, each of them [..., H]."""
+        return torch.cat([part.reshape(-1, self.hidden_size) for part in parts])
 
     def _is_of_grid(self, tensors: Tensors, image: EncodeImage) -> bool:
         """Return whether the positions that the prompt has are those of the rows."""

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 9
+#define DM_VERSION 10
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4 };
@@ -26,6 +26,10 @@ struct DmBatch {
   float *logits;     // [num_rows][num_logits]
   char *workspace;   // at least dm_workspace_bytes, aligned to 64
   const int64_t *lora_slots;  // [T] where each row's adapter lies, -1 = it has none; null = nobody has one
+  const int64_t *last_seen;   // [T] up to which position each row sees, within its sequence's rows; null = its own
+  const int64_t *rope;        // [3][T] positions in time, height and width; null = all are `positions`
+  const float *deep;          // [num_deep][T][H] what is added behind the first layers; fewer than there are layers
+  int64_t num_deep;
 };
 
 // How one layer attends; pools are [slots][Hkv][size].
@@ -85,6 +89,7 @@ struct DmModel {
   DmLinear embedding;     // null = another stage's
   const float *inv_freq;  // [head size / 2]
   double attention_factor;
+  const uint8_t *axes;  // [head size / 2] by which row of `rope` each frequency turns; null = there is none
   DmNorm norm;
   DmLinear head;  // null = another stage's
   const DmLayer *layers;

@@ -108,6 +108,7 @@ struct Pass {
       norm(layer.mlp_norm);
       gate(layer.gate_up, layer.gate_up_lora);
       if (!add(space.activated, layer.down, model.intermediate_size, layer.down_lora)) return false;
+      if (i < batch.num_deep) deepen(batch.deep + i * batch.num_tokens * model.hidden_size);
     }
     if (model.head.weight) {
       norm(model.norm);
@@ -186,7 +187,8 @@ struct Pass {
       for (int64_t t = begin; t < end; t++) {
         if (model.embedding.weight) look_up(batch.token_ids[t] - model.first_token, space.hidden + t * size);
         for (int64_t i = 0; i < half; i++) {
-          float angle = (float)batch.positions[t] * model.inv_freq[i];
+          int64_t position = batch.rope ? batch.rope[model.axes[i] * batch.num_tokens + t] : batch.positions[t];
+          float angle = (float)position * model.inv_freq[i];
           space.cosines[t * half + i] = cosf(angle) * (float)model.attention_factor;
           space.sines[t * half + i] = sinf(angle) * (float)model.attention_factor;
         }
@@ -205,6 +207,14 @@ struct Pass {
       for (int64_t i = 0; i < size; i++) to[i] = value(row[i]);
     else
       dequantize_row(numbers, model.embedding.scales[token], size, to);
+  }
+
+  // Adds numbers [T][H] to the residual stream.
+  void deepen(const float *numbers) {
+    int64_t size = model.hidden_size;
+    parallel_stretches(pool, batch.num_tokens, parts(4096, size), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * size; i < end * size; i++) space.hidden[i] += numbers[i];
+    });
   }
 
   void norm(const DmNorm &by) {

@@ -46,9 +46,12 @@ struct Unit {
   int64_t head(int64_t r) const { return kv_head * (layer.num_heads / layer.num_kv_heads) + first_head + r % num_heads; }
   // Of one sequence's rows they ascend, but rows between may be left out.
   int64_t position(int64_t r) const { return batch.positions[first_token + r / num_heads]; }
+  int64_t last_seen(int64_t r) const {
+    return batch.last_seen ? batch.last_seen[first_token + r / num_heads] : position(r);
+  }
   int64_t first_seen(int64_t r) const { return layer.window ? at_least(0, position(r) - layer.window + 1) : 0; }
   int64_t first_segment() const { return first_seen(0) / SEGMENT; }
-  int64_t last_segment() const { return position(rows() - 1) / SEGMENT; }
+  int64_t last_segment() const { return last_seen(rows() - 1) / SEGMENT; }
 
   template <class From>
   void take(const DmHeads &from) {
@@ -77,7 +80,7 @@ struct Unit {
 
   // What of a segment is seen.
   Stretch seen(int64_t number) const {
-    return {at_least(first_seen(0), number * SEGMENT), at_most(position(rows() - 1) + 1, (number + 1) * SEGMENT)};
+    return {at_least(first_seen(0), number * SEGMENT), at_most(last_seen(rows() - 1) + 1, (number + 1) * SEGMENT)};
   }
 
   // Adds the span at a position to a part. Meanwhile ahead(begin, end) is called for stretches of the span, in their order;
@@ -85,7 +88,7 @@ struct Unit {
   template <class Ahead>
   void attend(Part &part, const Stretch &seen, int64_t at, const Ahead &ahead) {
     int64_t skipped = at_least(0, seen.begin - at), count = at_most(SPAN, seen.end - at), first = 0;
-    while (position(first) < at) first += num_heads;  // rows that see nothing of it
+    while (last_seen(first) < at) first += num_heads;  // rows that see nothing of it
     locate(at, skipped, count);
     if (rows() - first >= PACKED_ROWS)
       score_packed(first, count, ahead);
@@ -185,7 +188,7 @@ struct Unit {
     constexpr int vectors = SPAN / LANES;
     floats x[ROWS][vectors], peaks[4] = {}, added[4] = {};
     UNROLL for (int i = 0; i < ROWS; i++) {
-      int64_t begin = first_seen(r + i) - at, end = at_most(count, position(r + i) + 1 - at);
+      int64_t begin = first_seen(r + i) - at, end = at_most(count, last_seen(r + i) + 1 - at);
       scaled(scores + (r + i) * SPAN, begin, end, x[i]);
       peaks[i] = x[i][0];
       UNROLL for (int v = 1; v < vectors; v++) peaks[i] = largest(peaks[i], x[i][v]);
