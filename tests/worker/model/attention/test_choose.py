@@ -107,6 +107,7 @@ def test_ours_says_what_it_can_not(machine, shape, words):
         (T4, LARGE_BLOCKS, "needs compute capability 8.0 or higher, and the device's is 7.5"),
         (A100, replace(LARGE_BLOCKS, dtype=torch.float32), "not in float32"),
         (A100, replace(LARGE_BLOCKS, has_sinks=True), "sinks"),
+        (A100, replace(LARGE_BLOCKS, looks_ahead=True), "behind it"),
         (A100, replace(LARGE_BLOCKS, value_size=64), "keys and values of one size, and these have 128 and 64"),
         (A100, replace(LARGE_BLOCKS, key_size=100, value_size=100), "multiples of 8 up to 256, and this is 100"),
         (A100, replace(LARGE_BLOCKS, key_size=264, value_size=264), "and this is 264"),

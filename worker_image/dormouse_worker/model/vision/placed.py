@@ -53,7 +53,7 @@ def put_rows(embedded: torch.Tensor, images: Sequence[ImageRows]) -> Seen:
     num_deep = images[0].rows.shape[1] // size - 1
     deep = embedded.new_zeros(num_deep, *embedded.shape) if num_deep else None
     for image in images:
-        first, *others = image.rows.split(size, dim=1)
+        first, *others = torch.split(image.rows, size, dim=1)
         place = slice(image.start, image.start + len(first))
         embedded[place] = first
         if deep is not None:
