@@ -12,21 +12,21 @@ import torch
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from dormouse_worker.common.errors import InvalidSettings, ModelInvalid, WorkerError
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.adapters.attach import adapt_lean, adapt_modules, make_adapters
 from dormouse_worker.model.adapters.store import AdapterStore
-from dormouse_worker.model.architecture import check_architecture, check_forward, check_known, find_position_limit
+from dormouse_worker.model.architecture import check_architecture, check_known, find_position_limit
 from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.discovery import discover
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.arriving import arriving
@@ -34,9 +34,8 @@ from dormouse_worker.model.lean.build import Unfit, build_lean
 from dormouse_worker.model.lean.compiled import compile_layers
 from dormouse_worker.model.lean.decoder import LeanDecoder
 from dormouse_worker.model.lean.native import NativeDecoder, build_native
-from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.shards import Vocabulary
-from dormouse_worker.model.parallel.stages import own_layers, send_stage
+from dormouse_worker.model.parallel.stages import send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.sleep import SleepPart
@@ -196,7 +195,7 @@ def _complete(
     weights: LoadedWeights, settings: EngineSettings, device: Device, max_model_len: int, layout: Layout
 ) -> LoadedModel:
     module = weights.module
-    discovered = _discover(module, settings, device.torch_device, layout)
+    discovered = discover(module, settings, device.torch_device, layout)
     layers = sorted(discovered.layers.items())
     windows = tuple(discovered.calls[layer].window for layer, _ in layers)
     specs, first_layer = tuple(spec for _, spec in layers), layers[0][0]
@@ -300,35 +299,3 @@ def _choose_lean(
         raise InvalidSettings(f"model_impl is lean, which does not fit {settings.model}: {lean.reason}; use auto")
     logger.info("%s runs through transformers' forward pass: %s", settings.model, lean.reason)
     return lean
-
-
-def _discover(module: Any, settings: EngineSettings, device: torch.device, layout: Layout) -> DiscoveryContext:
-    """Run one token through the model and look at what each layer brings; as if alone. Raises ModelInvalid."""
-    check_forward(module)
-    config = module.config.get_text_config()
-    context = DiscoveryContext()
-    token = torch.zeros(1, 1, dtype=torch.long, device=device)
-    try:
-        with torch.inference_mode(), forward_context(context, Alone(layout)):
-            if layout.is_last_stage:
-                module(input_ids=token, position_ids=token, use_cache=False)
-            else:
-                send_stage(module, {"input_ids": token, "position_ids": token, "use_cache": False})
-    except WorkerError:
-        raise
-    except Exception as error:  # models that bring their own attention expect what we do not give
-        raise ModelInvalid(
-            f"{settings.model}: {type(module).__name__} does not run on a paged cache: {error}"
-        ) from error
-    wanted = own_layers(module, layout)
-    if not wanted:
-        raise ModelInvalid(f"{settings.model}: {type(module).__name__} has no layers; copy config.json again")
-    if sorted(context.layers) != wanted:
-        raise ModelInvalid(
-            f"{settings.model}: {len(context.layers)} of {len(wanted)} layers use transformers' attention interface; "
-            "one that does not reads no paged cache"
-        )
-    for layer, kind in enumerate(getattr(config, "layer_types", None) or []):
-        if kind == "sliding_attention" and layer in wanted and context.calls[layer].window is None:
-            raise ModelInvalid(f"{settings.model}: layer {layer} hides its sliding window from the attention interface")
-    return context
