@@ -11,7 +11,7 @@ from dormouse_worker.model.adapters.rows import Adder, TorchAdder
 from dormouse_worker.model.adapters.triton_adapters import TritonAdapters, group_rows
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.machine import Machine, describe_machine
-from dormouse_worker.model.attention.triton_backend import MIN_CAPABILITY, MIN_TRITON
+from dormouse_worker.model.attention.triton_backend import unsupported_machine
 
 
 def choose_adder(device: torch.device) -> Callable[[Ints], Adder]:
@@ -23,6 +23,4 @@ def choose_adder(device: torch.device) -> Callable[[Ints], Adder]:
 
 def has_kernels(machine: Machine) -> bool:
     """Return whether our kernels add adapters on this machine, as they attend there; else torch does."""
-    has_triton = machine.triton_version is not None and machine.triton_version >= MIN_TRITON
-    is_new_enough = machine.capability is not None and machine.capability >= MIN_CAPABILITY
-    return has_triton and is_new_enough
+    return unsupported_machine(machine) is None

@@ -116,15 +116,7 @@ class TritonBackend:
     @staticmethod
     def supports(machine: Machine, shape: AttentionShape) -> str | None:
         """See `AttentionBackend`."""
-        if machine.device_type != "cuda":
-            return f"runs on CUDA devices, not on {machine.device_type}"
-        if machine.triton_version is None or machine.triton_version < MIN_TRITON:
-            found = "none" if machine.triton_version is None else ".".join(map(str, machine.triton_version))
-            return f"needs triton 3.6 or later, and {found} is installed"
-        if machine.capability is None or machine.capability < MIN_CAPABILITY:
-            found = "unknown" if machine.capability is None else ".".join(map(str, machine.capability))
-            return f"needs compute capability 8.0 or higher, and the device's is {found}"
-        return _unsupported_shape(shape)
+        return unsupported_machine(machine) or _unsupported_shape(shape)
 
     def workspace_bytes(self) -> int:
         """See `AttentionBackend`."""
@@ -174,6 +166,19 @@ class TritonBackend:
         num_parts = sizes.max_num_seqs * num_splits * max(s.num_heads * s.value_size for s in sizes.shapes)
         of_group = [(sizes.max_num_seqs, 4), (sizes.max_num_seqs,), (sizes.max_num_seqs, sizes.max_blocks)]
         return [(num_parts,), (num_totals,), *of_group * sizes.num_groups]
+
+
+def unsupported_machine(machine: Machine) -> str | None:
+    """Return why our Triton kernels do not run on a machine; None = they do."""
+    if machine.device_type != "cuda":
+        return f"runs on CUDA devices, not on {machine.device_type}"
+    if machine.triton_version is None or machine.triton_version < MIN_TRITON:
+        found = "none" if machine.triton_version is None else ".".join(map(str, machine.triton_version))
+        return f"needs triton 3.6 or later, and {found} is installed"
+    if machine.capability is None or machine.capability < MIN_CAPABILITY:
+        found = "unknown" if machine.capability is None else ".".join(map(str, machine.capability))
+        return f"needs compute capability 8.0 or higher, and the device's is {found}"
+    return None
 
 
 def _unsupported_shape(shape: AttentionShape) -> str | None:
