@@ -102,5 +102,4 @@ class TritonAdapters:
 
 def _slot_stride(views: list[torch.Tensor]) -> int:
     """Return how many elements lie between the same place of two slots."""
-    first, *others = (int(view.storage_offset()) for view in views)
-    return others[0] - first if others else 0
+    return int(views[1].storage_offset() - views[0].storage_offset()) if len(views) > 1 else 0
