@@ -244,8 +244,7 @@ def _locate(rows: Ints, starts: Ints, ends: Ints) -> _Rows:
     lengths = ends - starts
     query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=query_starts[1:])
-    positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], lengths)
-    return _Rows(query_starts, np.repeat(rows, lengths), positions)
+    return _Rows(query_starts, np.repeat(rows, lengths), _places(starts, lengths))
 
 
 def _places(starts: Ints, counts: Ints) -> Ints:
