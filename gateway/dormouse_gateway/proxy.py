@@ -29,6 +29,7 @@ from dormouse_gateway.clients.meter import Meter
 from dormouse_gateway.clients.requests import METHODS, Method
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
+from dormouse_gateway.first_send import FirstSend
 from dormouse_gateway.hold import announce
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.hold.wait import HoldTicket
@@ -56,6 +57,7 @@ class _Record:
     """What metrics and trace will say of a request; filled in as it becomes known."""
 
     trace: RequestTrace
+    client: FirstSend
     model: str = UNKNOWN_MODEL
     code: grpc.StatusCode = grpc.StatusCode.OK
     why: str = ""
@@ -124,7 +126,7 @@ class InferenceProxy:
         Who has been admitted already brings `admit`.
         """
         self.num_taken += 1
-        record, started = _Record(self._traces.begin(method, context)), self._clock()
+        record, started = _Record(self._traces.begin(method, context), FirstSend(context)), self._clock()
         try:
             status = await self._answer(method, raw, context, record, admit or self._keys.admit)
         except asyncio.CancelledError:
@@ -137,6 +139,7 @@ class InferenceProxy:
                 key = record.meter.caller.key
                 self._metrics.used(key.name if key else "", record.meter.call.deployment.key, record.meter.usage)
         if status:
+            await record.client.settled()
             await context.abort_with_status(status)
 
     async def _answer(
@@ -150,7 +153,7 @@ class InferenceProxy:
                 told = announce.told_at_the_end(context, call.wait, caller.headers, is_told=method.need_ready)
                 with self._counted(call), told, self._room_for(raw):
                     async with self._keys.tenure(caller):
-                        write = record.meter.writing(record.trace.writing(context.write))
+                        write = record.meter.writing(record.trace.writing(record.client.write))
                         await self._mover.go(call, write, self._try)
         except CallError as error:
             record.code, record.why = error.code, error.message
@@ -188,7 +191,7 @@ class InferenceProxy:
         body = requests.prepare(request, model_name=meant.worker_name, rng=self._rng)
         given = context.invocation_metadata()
         metadata = self._forward(given, caller=caller.name(context.peer()))
-        wait = HoldTicket(len(body), deadline, partial(announce.tell_held, context), flow=caller.flow)
+        wait = HoldTicket(len(body), deadline, partial(announce.tell_held, record.client), flow=caller.flow)
         salt = requests.sent_salt(metadata)
         demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)
         call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)

@@ -15,13 +15,14 @@ from dormouse_api.names import (
     METADATA_START,
     METADATA_WAKE_SECONDS,
 )
+from dormouse_gateway.first_send import FirstSend
 from dormouse_gateway.hold.wait import HoldTicket
 
 
-async def tell_held(context: Any, limit_s: float) -> None:
+async def tell_held(client: FirstSend, limit_s: float) -> None:
     """Send the initial metadata, unless it is sent: a request may wait a second time, or after its first message."""
     with suppress(aio.UsageError):
-        await context.send_initial_metadata(((METADATA_HELD, "true"), (METADATA_HOLD_TIMEOUT, f"{limit_s:g}")))
+        await client.send_initial_metadata(((METADATA_HELD, "true"), (METADATA_HOLD_TIMEOUT, f"{limit_s:g}")))
 
 
 @contextmanager
