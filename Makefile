@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # where this is set, each of a thousand processes compiles every test and module anew
 unexport PYTHONDONTWRITEBYTECODE
-PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli
+PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli cli/dormouse_conformance
 
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse

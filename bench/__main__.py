@@ -25,6 +25,7 @@
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
+    conformance the conformance kit on our worker, a stand-in, and 83 mutants of it (platform.json)
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
@@ -44,6 +45,7 @@ from bench import (
     adapter_routing,
     adapters,
     coldstart,
+    conformance,
     decode,
     gateway,
     groups,
@@ -83,6 +85,7 @@ BENCHMARKS: dict[str, Measure] = {
     "gateway": gateway.measure,
     "platform": platform.measure,
     "coldstart": coldstart.measure,
+    "conformance": conformance.measure,
     "groups": groups.measure,
     "structured": structured.measure,
     "speculation": speculation.measure,

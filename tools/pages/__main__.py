@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tools import metric_catalogue
 from tools.bootstrap import ROOT
 from tools.charts import differences, write
-from tools.pages import chart, commands, conditions, http, licences, programs, protos, resource
+from tools.pages import chart, commands, conditions, http, licences, programs, protos, resource, worker_protocol
 
 FOLDER = ROOT / "docs" / "reference"
 
@@ -24,6 +24,7 @@ def pages() -> Mapping[str, str]:
         "programs.md": programs.text(),
         "licences.md": licences.text(),
         "http.md": http.text(),
+        "worker-protocol.md": worker_protocol.text(),
         "metrics.md": metric_catalogue.page(metric_catalogue.catalogue()),
     }
 

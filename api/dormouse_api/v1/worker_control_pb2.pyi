@@ -229,6 +229,7 @@ class WorkerStatus(_message.Message):
     MISSING_BYTES_FIELD_NUMBER: _builtins.int
     LORAS_DIGEST_FIELD_NUMBER: _builtins.int
     LORAS_VERSION_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     """where the worker is in its life"""
     pod_uid: _builtins.str
@@ -317,6 +318,12 @@ class WorkerStatus(_message.Message):
     def grant(self) -> Global___DeviceGrant:
         """unset = none"""
 
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it can beyond what every worker must: sleep_level_1, sleep_level_2, standby, resume, relay, prefix_cache. What it
+        does not claim it refuses when it is asked for.
+        """
+
     def __init__(
         self,
         *,
@@ -356,10 +363,11 @@ class WorkerStatus(_message.Message):
         missing_bytes: _builtins.int = ...,
         loras_digest: _builtins.str = ...,
         loras_version: _builtins.int = ...,
+        capabilities: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "grant", b"grant", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "loras_digest", b"loras_digest", "loras_version", b"loras_version", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "loras_digest", b"loras_digest", "loras_version", b"loras_version", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

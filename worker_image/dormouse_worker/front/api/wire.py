@@ -42,6 +42,7 @@ class Identity:
     settings_digest: str
     model_digest: str
     version: str
+    capabilities: tuple[str, ...] = ()  # beyond what every worker can
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def to_status(board: StatusBoard, identity: Identity, counts: Counts) -> control
         last_wake_seconds=engine.last_wake_seconds,
         model_digest=identity.model_digest,
         version=identity.version,
+        capabilities=identity.capabilities,
         sleeping_tags=engine.sleeping_tags,
         last_sleep_phases=engine.sleep_phases,
         last_wake_phases=engine.wake_phases,

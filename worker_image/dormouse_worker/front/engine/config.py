@@ -14,6 +14,7 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.api.wire import Identity
+from dormouse_worker.front.engine.claims import claims
 from dormouse_worker.front.engine.watchdog import EngineLimits
 from dormouse_worker.front.flags.settings import FlagsRefused, FrontSettings, reparse_settings
 from dormouse_worker.front.text.served_model import Model
@@ -63,8 +64,9 @@ class EngineConfig:
     @property
     def identity(self) -> Identity:
         """Return what the status says of the worker while it serves this."""
-        model_digest = "" if isinstance(self.model, WorkerError) else self.model.card.digest
-        return Identity(self.front.pod_uid, self.digest, model_digest, __version__)
+        known = None if isinstance(self.model, WorkerError) else self.model.card
+        claimed = claims(self.engine, known.task if known else "")
+        return Identity(self.front.pod_uid, self.digest, known.digest if known else "", __version__, claimed)
 
     @property
     def engine_limits(self) -> EngineLimits:
