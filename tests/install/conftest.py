@@ -81,12 +81,18 @@ def installed(cluster: Cluster, tiny_model: Path) -> Iterator[Callable[[], Insta
 
 
 @contextmanager
-def a_release(cluster: Cluster, model: Path, settings: Mapping[str, str] | None = None) -> Iterator[Installed]:
+def a_release(
+    cluster: Cluster,
+    model: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    install: Callable[..., None] = install,
+) -> Iterator[Installed]:
     """Install a release with these values of the chart; it goes with its namespaces when the context ends."""
     name = f"install-{secrets.token_hex(3)}"
     release = Release(name=name, namespace=f"{name}-system", watch_namespaces=(name,))
     try:
-        install(cluster, release, settings)
+        install(cluster, release, *([settings] if settings else ()))
         fill_model_claim(cluster, namespace=name, claim_manifest=CLAIM, model=model)
         yield Installed(cluster, release)
     finally:
