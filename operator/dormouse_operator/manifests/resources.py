@@ -2,8 +2,8 @@
 
 What the worker keeps in memory (decision 0010):
 
-    on a GPU:    weights (the pinned copy) + swapSpace + the rest of both processes
-    on the CPU:  (weights + cache + swapSpace + the rest) / gpuMemoryUtilization
+    on a GPU:    weights (the pinned copy) + adapters' copies + swapSpace + the rest of both processes
+    on the CPU:  (weights + adapters' copies and slots + cache + swapSpace + the rest) / gpuMemoryUtilization
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dormouse_operator.manifests.common import Manifest
-from dormouse_operator.model import Deployment
+from dormouse_operator.model import Deployment, Engine
 from dormouse_operator.model.units import GIB, MIB
 
 _CPU_REST_BYTES = 2 * GIB  # interpreter and libraries of front and engine, activations of the largest batch
@@ -21,6 +21,8 @@ _GPU_REST_BYTES = 4 * GIB  # the same with a CUDA context, staging buffers and w
 _SPARE_BYTES = 512 * MIB  # what an engine process has imported
 _DEFAULT_CACHE_BYTES = GIB  # as the worker's own default on the CPU
 _DEFAULT_UTILIZATION = 0.9  # as the schema's
+_DEFAULT_LORA_RANK = 16  # as the schema's
+_ADAPTER_SHARE = 2.0  # of models from 100 million to 70 billion weights, of 2 bytes: 0.9 to 1.5
 
 
 def resources_of(deployment: Deployment) -> Manifest:
@@ -66,14 +68,25 @@ def rest_bytes(deployment: Deployment) -> int:
     return rest + _SPARE_BYTES if deployment.lifecycle.spare_engine else rest
 
 
+def adapter_bytes(engine: Engine, size_bytes: int) -> int:
+    """Return about what all adapters take of host memory, rather too much, beside weights of this size.
+
+    A rank's unit is one number for each input and output of the linear layers. Of P weights these have c · P^(2/3):
+    layers are as wide as the root of their weights, and wide models have more of them.
+    """
+    if not engine.enable_lora:
+        return 0
+    slot = _ADAPTER_SHARE * (engine.max_lora_rank or _DEFAULT_LORA_RANK) * math.pow(size_bytes, 2 / 3)
+    return round(slot * (engine.adapter_copies + (engine.adapter_slots if engine.device == "cpu" else 0)))
+
+
 def memory_bytes(deployment: Deployment) -> int | None:
     """Return the memory that a worker needs, None where nobody said how large the model is."""
     engine, size = deployment.engine, deployment.model.size_bytes
     if size is None:
         return None
-    swap = engine.swap_space_bytes or 0
+    needed = size + adapter_bytes(engine, size) + (engine.swap_space_bytes or 0) + rest_bytes(deployment)
     if engine.device != "cpu":
-        return size + swap + rest_bytes(deployment)
-    cache = engine.kv_cache_memory_bytes or _DEFAULT_CACHE_BYTES
-    needed = size + cache + swap + rest_bytes(deployment)
+        return needed
+    needed += engine.kv_cache_memory_bytes or _DEFAULT_CACHE_BYTES
     return math.ceil(needed / (engine.gpu_memory_utilization or _DEFAULT_UTILIZATION))

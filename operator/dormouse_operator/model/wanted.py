@@ -167,7 +167,12 @@ class Engine:
     @property
     def adapter_places(self) -> int:
         """Return how many adapters there can be."""
-        return min(self.max_cpu_loras or self.adapter_slots, MOST_ADAPTERS)
+        return min(self.adapter_copies, MOST_ADAPTERS)
+
+    @property
+    def adapter_copies(self) -> int:
+        """Return how many adapters each replica has room for in host memory."""
+        return self.max_cpu_loras or self.adapter_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

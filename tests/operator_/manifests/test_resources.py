@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dormouse_operator.manifests import WorkerDefaults, pod_digest_of, pod_manifest
-from dormouse_operator.model import DeviceClaim
+from dormouse_operator.manifests.resources import adapter_bytes
+from dormouse_operator.model import DeviceClaim, Engine
 from dormouse_operator.parse import parse_deployment
 
 METADATA = {"namespace": "team", "name": "tiny", "uid": "u1"}
@@ -86,6 +87,33 @@ def test_a_spare_engine_has_memory_as_the_rest_of_both_processes(device, mebibyt
         model={"uri": "file:///model", "size": "16Gi"}, engine={"device": device}, lifecycle={"spareEngine": True}
     )
     assert found["limits"]["memory"] == f"{mebibytes}Mi"
+
+
+# of a real model: layers, inputs and outputs of all linear layers of one, weights in all
+SHAPES = {
+    "SmolLM2-135M": (30, 10_176, 134_515_008),
+    "Qwen2.5-0.5B": (24, 22_912, 494_032_768),
+    "Llama-2-7B": (32, 78_080, 6_738_415_616),
+    "Llama-3-70B": (80, 164_352, 70_553_706_496),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_adapters_have_memory_as_they_take_and_not_much_more(shape):
+    num_layers, width, num_weights = shape
+    engine = Engine(device="cpu", enable_lora=True, max_loras=3, max_cpu_loras=5, max_lora_rank=32)
+    exact = 2 * 32 * num_layers * width * (3 + 5)
+    assert exact <= adapter_bytes(engine, 2 * num_weights) <= 2.5 * exact
+
+
+def test_adapters_take_host_memory_for_copies_and_on_cpu_for_slots():
+    loras = {"enableLora": True, "maxLoras": 2, "maxLoraRank": 8}
+    size = 2**30  # a slot: 2 · 8 · 2^20 bytes
+    for device, lacking, places in (("cuda", {}, 2), ("cpu", {"gpuMemoryUtilization": 1.0}, 4)):
+        without = sized(size, device, **lacking)["limits"]["memory"]
+        beside = sized(size, device, **lacking, **loras)["limits"]["memory"]
+        assert int(beside[:-2]) - int(without[:-2]) == 16 * places
+    assert adapter_bytes(Engine(enable_lora=True), size) == 2 * 16 * 2**20
 
 
 @pytest.mark.parametrize("given", [{"limits": {"memory": "5Gi"}}, {"requests": {"memory": "5Gi"}}])
