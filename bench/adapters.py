@@ -2,7 +2,8 @@
 
 Engines of the same model, with room for adapters and without, answer in turns; the median of the ratios counts. Time is
 the processor's, which neighbours change less than the clock's: with one thread (--threads 1) it is that of the work.
-Adapters have rank 16 in all linear layers. A cold adapter's file is in the page cache; its time is that of reading it,
+vLLM is measured beside by the clock, with the same adapters. Adapters have rank 16 in all linear layers. A cold
+adapter's file is in the page cache; its time is that of reading it,
 and of its first token beyond that of a loaded one.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -19,9 +20,12 @@ from statistics import median
 import msgspec
 from rich.console import Console
 
+from bench.helpers import Job
 from bench.limits import use_threads
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
+from bench.race import vllm_helper
+from bench.replies import tokens_per_s
 from bench.results import AtMost, RatioAtLeast, Row
 from bench.workload import Request, make_workload
 from dormouse_worker.common.adapters import AdapterInfo
@@ -82,17 +86,23 @@ class Side:
         told, seconds = self.run_command(AddLora(str(path)))
         return msgspec.json.decode(told, type=AdapterInfo).digest, seconds
 
-    def answer(self, requests: Sequence[Request], adapters: Sequence[str] = ("",)) -> float:
-        """Answer all requests at once, with adapters in turns; return tokens per second of the processor."""
+    def answer(
+        self,
+        requests: Sequence[Request],
+        adapters: Sequence[str] = ("",),
+        *,
+        clock: Callable[[], float] = time.process_time,
+    ) -> float:
+        """Answer all requests at once, with adapters in turns; return tokens per second, of the processor's time."""
         self._sent.clear()
-        begun_s = time.process_time()
+        begun_s = clock()
         for number, request in enumerate(requests):
             sampling = Sampling(0, 1, 0, 0, 0, request.max_tokens)
             adapter = adapters[number % len(adapters)]
             self.controller.handle(AddRequest(str(next(self._ids)), list(request.prompt), sampling, adapter=adapter))
         while self.controller.has_work:
             self.controller.step()
-        seconds = time.process_time() - begun_s
+        seconds = clock() - begun_s
         told = [output for sent in self._sent if isinstance(sent, StepOutputs) for output in sent.outputs]
         num_tokens = sum(len(output.token_ids) for output in told)
         assert num_tokens == sum(request.max_tokens for request in requests), "all were answered to their ends"
@@ -116,6 +126,7 @@ def measure(options: Options, console: Console) -> list[Row]:
         digests = [adapted.add(path)[0] for path in paths[:-1]]
         rows = [*_speed(options, console, plain, adapted, digests), *_sleep(options, plain, adapted)]
         rows.append(_cold(adapted, paths[-1], digests[0]))
+        rows += _beside_vllm(options, console, adapted, dict(zip(map(str, paths), digests, strict=False)))
         for side in (plain, adapted):
             side.run_command(Shutdown())
     return rows
@@ -124,9 +135,7 @@ def measure(options: Options, console: Console) -> list[Row]:
 def _speed(options: Options, console: Console, plain: Side, adapted: Side, digests: Sequence[str]) -> Iterator[Row]:
     laps = []
     for rep in range(options.reps + 1):
-        requests = make_workload(
-            "W1", vocab_size=SHAPES["small"].vocab_size, rep=rep, count=options.count or NUM_SEQS
-        ).requests
+        requests = _requests(options, rep)
         lap = plain.answer(requests), adapted.answer(requests), adapted.answer(requests, digests)
         console.print(
             f"  {lap[0]:.0f}, {lap[1]:.0f} unused, {lap[2]:.0f} with {NUM_ADAPTERS} adapters", highlight=False
@@ -139,6 +148,29 @@ def _speed(options: Options, console: Console, plain: Side, adapted: Side, diges
     ):
         typical = sorted(measured, key=lambda lap: lap[column] / lap[0])[len(measured) // 2]
         yield Row(what, typical[column], "output tokens / cpu second", typical[0], RatioAtLeast(goal))
+
+
+def _beside_vllm(options: Options, console: Console, adapted: Side, digests: Mapping[str, str]) -> Iterator[Row]:
+    model = str(adapted.model)
+    helper = "vllm" in options.peers and vllm_helper(model, "bfloat16", options, console, adapters=[*digests])
+    if not helper:
+        return
+    laps = []
+    with helper:
+        for rep in range(options.reps + 1):
+            requests = _requests(options, rep)
+            ours = adapted.answer(requests, [*digests.values()], clock=time.perf_counter)
+            vllms = tokens_per_s(helper.run(Job(requests, stream_interval=NUM_SEQS)))
+            console.print(f"  {ours:.0f} beside vLLM {vllms:.0f} with {NUM_ADAPTERS} adapters", highlight=False)
+            laps.append((ours, vllms))
+    ours, vllms = sorted(laps[1:], key=lambda lap: lap[0] / lap[1])[options.reps // 2]
+    what = f"W1, small, {NUM_ADAPTERS} adapters of rank {RANK} beside vLLM"
+    yield Row(what, ours, "output tokens / s", vllms, RatioAtLeast(3))
+
+
+def _requests(options: Options, rep: int) -> tuple[Request, ...]:
+    vocab_size = SHAPES["small"].vocab_size
+    return make_workload("W1", vocab_size=vocab_size, rep=rep, count=options.count or NUM_SEQS).requests
 
 
 def _sleep(options: Options, plain: Side, adapted: Side) -> Iterator[Row]:

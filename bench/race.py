@@ -128,7 +128,9 @@ def race(name: str, options: Options, console: Console, *, with_transformers: bo
         yield Race(name, sides, options, console)
 
 
-def vllm_helper(model: str, way: str, options: Options, console: Console) -> Helper | None:
+def vllm_helper(
+    model: str, way: str, options: Options, console: Console, *, adapters: Sequence[str] = ()
+) -> Helper | None:
     """Return vLLM, started; None if there is no environment for it, which is said."""
     try:
         python = peer_python()
@@ -137,7 +139,7 @@ def vllm_helper(model: str, way: str, options: Options, console: Console) -> Hel
         return None
     variables = peer_variables(cores_of(options), environment(), own_process=way.endswith(OWN_PROCESS))
     dtype = way.removesuffix(OWN_PROCESS)
-    return Helper("bench.vllm_peer", model, dtype, python=python, env=variables, rests=True)
+    return Helper("bench.vllm_peer", model, dtype, *adapters, python=python, env=variables, rests=True)
 
 
 def cores_of(options: Options) -> list[int]:
