@@ -19,12 +19,13 @@ FOLDER = Paths(Path(cache_root()).resolve() / "localkube").stand_ins
 class Driver:
     """Stand-in GPUs of 512 MiB, offered by a process that may be killed and started again."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *flags: str) -> None:
         self.number = number
+        self.flags = flags
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = tool_command("localkube", "gpus", "--number", str(self.number), "--memory", "512Mi")
+        command = tool_command("localkube", "gpus", "--number", str(self.number), "--memory", "512Mi", *self.flags)
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=tool_env())
         assert process.stderr is not None
         said = process.stderr.readline()

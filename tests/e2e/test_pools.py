@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dormouse_worker.model.device.ledger_file import read_usage
+from localkube.gpus.device_plugin import RESOURCE, VARIABLE
 from localkube.gpus.objects import DRIVER
 from tests.e2e import gpus
 from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
@@ -20,6 +21,7 @@ from tools.kubectl import Cluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 POOL, FIRST, SECOND = "turns", "dusk", "dawn"
+RESERVATION = f"{POOL}-0-reservation"
 PROMPTS = {FIRST: [20, 21, 22, 23], SECOND: [30, 31, 32]}
 NUM_TOKENS = 12
 MANY = tuple(f"hour{number}" for number in range(6))
@@ -103,6 +105,35 @@ def town(cluster: Cluster, namespace: str, deployments: Deployments) -> Iterator
     driver.stop()
 
 
+@pytest.fixture
+def reserved(cluster: Cluster, namespace: str, deployments: Deployments) -> Iterator[Deployments]:
+    """One GPU of a device plugin, a pool that reserves it, two members. All is gone before the plugin ends."""
+    assert cluster.local, "the plugin talks to the kubelet of localkube"
+    plugin, name = gpus.Driver(1, "--device-plugin"), f"{namespace}-stand-ins"
+    for manifest in gpus.volume(name, namespace):
+        cluster.apply(manifest, namespace)
+    before = deployments.everything()
+    pool = pool_manifest(slots=1)
+    pool["spec"]["device"] = {"reservation": {"resourceName": RESOURCE, "visibleDevicesVariable": VARIABLE}}
+    cluster.apply(pool, namespace)
+    for model in (FIRST, SECOND):
+        deployments.apply(
+            model,
+            engine={"device": "cuda", "kvCacheMemory": "32Mi"},
+            gpu={"pool": {"name": POOL}},
+            template=gpus.mounted(name),
+        )
+    yield deployments
+    for model in (FIRST, SECOND):
+        deployments.delete(model)
+    cluster.kubectl("delete", "gpool", POOL, "-n", namespace)
+    cluster.kubectl("wait", "--for=delete", "pod", RESERVATION, "-n", namespace, "--timeout=120s")
+    wait_until_none(lambda: deployments.everything() - before)
+    cluster.kubectl("delete", "pvc", name, "-n", namespace)
+    cluster.kubectl("delete", "pv", name)
+    plugin.stop()
+
+
 def slot_of(deployments: Deployments) -> Manifest:
     """Return what the pool's status says of its slot."""
     [slot] = deployments.cluster.get("gpool", POOL, deployments.namespace)["status"]["slots"]
@@ -134,6 +165,26 @@ def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has
     assert f"slot {POOL}-0: {members.namespace}/{SECOND}[0] serves" in told
     assert sum(members.restarts(FIRST) + members.restarts(SECOND)) == 0
     assert not (device / "violations").exists(), (device / "violations").read_text()
+
+
+def test_without_claims_a_pod_reserves_the_gpu_of_a_device_plugin_and_two_models_take_turns_on_it(
+    reserved: Deployments, model_of: Models, tiny_model: Path, eventually: Callable[..., Any]
+) -> None:
+    for name in (FIRST, SECOND):
+        reserved.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep')
+    for name in (FIRST, SECOND, FIRST):
+        expected = reference.greedy_tokens(tiny_model, PROMPTS[name], NUM_TOKENS)
+        assert model_of(name).greedy(PROMPTS[name], NUM_TOKENS, timeout_s=280) == expected
+        eventually(lambda name=name: holders(reserved) == [f"{name}[0]"])
+    assert slot_of(reserved)["devices"] == ["gpu-0"]
+    for name in (FIRST, SECOND):
+        [pod] = reserved.pods(name)
+        assert "resourceClaims" not in pod["spec"]
+        [worker] = pod["spec"]["containers"]
+        assert {"name": VARIABLE, "value": "gpu-0"} in worker["env"]
+        assert RESOURCE not in (worker["resources"].get("limits") or {}), "the reservation has it"
+    marks = read_usage(gpus.FOLDER / "gpu-0").marks
+    assert (marks.most_awake, marks.over_size_bytes, marks.over_budget_bytes) == (1, 0, 0)
 
 
 @pytest.mark.slow
