@@ -28,7 +28,9 @@ def eventually() -> Callable[..., Any]:
 def release(cluster: Cluster) -> Iterator[Release]:
     """A release of this run's own."""
     run_id = secrets.token_hex(3)
-    release = Release(name=f"e2e-{run_id}", namespace=f"e2e-{run_id}-system", watch_namespaces=(f"e2e-{run_id}",))
+    release = Release(
+        name=f"e2e-{run_id}", namespace=f"e2e-{run_id}-system", watch_namespaces=(f"e2e-{run_id}", f"e2e-{run_id}-b")
+    )
     try:
         install(cluster, release)
         yield release
