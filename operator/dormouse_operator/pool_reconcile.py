@@ -25,7 +25,7 @@ from dormouse_operator.decide.pools.commands import GrantDevice, PodCommand, fol
 from dormouse_operator.decide.pools.conditions import evaluate_all
 from dormouse_operator.decide.pools.events import events
 from dormouse_operator.decide.pools.plan import PoolPlan, plan_pool
-from dormouse_operator.decide.pools.status import build_status
+from dormouse_operator.decide.pools.status import build_status, devices_of
 from dormouse_operator.decide.pools.tenants import tenant_of
 from dormouse_operator.decide.status import status_patch
 from dormouse_operator.model import Key, PoolKey
@@ -51,6 +51,7 @@ class _Seen:
     generation: int = 0
     members: frozenset[Key] = frozenset()
     tenants: Mapping[str, Mapping[Replica, Tenant]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by slot
 
 
 class PoolReconciler:
@@ -155,8 +156,10 @@ class PoolReconciler:
         concerned |= {member for member in observed.members if member.name in waited}
         members = frozenset(observed.members)
         is_turned = observed.pool.is_released != (plan.idleness.released_since is not None)
-        if seen.generation != observed.pool.generation or is_turned:
+        devices = {slot.name: devices_of(observed, slot.name) for slot in plan.slots}
+        if seen.generation != observed.pool.generation or is_turned or seen.devices != devices:
             concerned |= members
+        seen.devices = devices
         seen.generation, seen.members, seen.tenants = observed.pool.generation, members, plan.tenants
         for member in sorted(concerned & members):
             self._observer.refresh(member)

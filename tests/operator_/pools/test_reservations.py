@@ -60,6 +60,11 @@ async def test_no_member_has_a_pod_before_its_slots_devices_are_known():
     )
     assert "of its 1 slots 1 have no devices yet" in rig.condition("a", "Ready")[2]
     rig.node.reservations.free = ["GPU-7"]
+    rig.operator.marked.clear()
+    for _ in range(3):
+        rig.node.tick()
+        await rig.operator.look_at_pool()
+    assert rig.operator.marked == [("a", set())], "nothing else would have it looked at"
     await rig.until(lambda: rig.workers_of("a"), seconds=1.0)
     assert variables(rig, "a")["NVIDIA_VISIBLE_DEVICES"] == "GPU-7"
 

@@ -25,7 +25,7 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
         "idleSince": _write_or_none(plan.idleness.since),
         "releasedSince": _write_or_none(plan.idleness.released_since),
         "slots": [
-            write_slot(slot, node=observed.node_of(slot.name), devices=_devices(observed, slot.name))
+            write_slot(slot, node=observed.node_of(slot.name), devices=devices_of(observed, slot.name))
             for slot in plan.slots
         ],
         "waiting": [
@@ -36,7 +36,7 @@ def build_status(observed: PoolObserved, plan: PoolPlan, conditions: Conditions)
     }
 
 
-def _devices(observed: PoolObserved, slot: str) -> tuple[str, ...]:
+def devices_of(observed: PoolObserved, slot: str) -> tuple[str, ...]:
     """Return what a slot has. Members' pods go by it where pods reserve devices: none to what another slot has."""
     claim = observed.claims.get(slot, SlotClaim())
     return () if observed.twin_of(slot) or (claim.node and claim.is_deleting) else claim.devices
