@@ -42,7 +42,7 @@ def key(**limits):
 
 @asynccontextmanager
 async def gateway():
-    counting = Counting(num_gateways=NUM_GATEWAYS)
+    counting = Counting(num_gateways=NUM_GATEWAYS, answer_s=60.0)  # a slow machine is no silent operator
     server = aio.server()
     control = GatewayControl(ActivityLog(), counting, is_synced=lambda: True)
     rpc.add_GatewayControlServicer_to_server(control, server)
