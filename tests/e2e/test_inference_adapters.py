@@ -14,7 +14,7 @@ from tools.release import fill_model_claim, worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-PROMPT, MAX_TOKENS = [5, 17, 42, 9, 3], 12
+PROMPT, MAX_TOKENS = [42, 7, 7, 300], 12
 RANKS = {"sql": 4, "legal": 8, "hr": 2}
 ENGINE = {"enableLora": True, "maxLoras": 2, "maxLoraRank": 8, "maxCpuLoras": 3}
 
@@ -30,7 +30,9 @@ def expected(cluster, release, namespace, tiny_model, tmp_path_factory):
     folders = {f"adapters/{name}": path for name, path in made.items()}
     for each in (namespace, other):
         fill_claim(cluster, namespace=each, claim="models", image=worker_image(), folders=folders)
-    return {name: greedy_tokens(tiny_model, made.get(name), PROMPT, MAX_TOKENS) for name in ("", *made)}
+    tokens = {name: greedy_tokens(tiny_model, made.get(name), PROMPT, MAX_TOKENS) for name in ("", *made)}
+    assert len({tuple(each) for each in tokens.values()}) == len(tokens), "each adapter is told from the others"
+    return tokens
 
 
 class Offers:
@@ -39,7 +41,7 @@ class Offers:
     def __init__(self, cluster, namespace):
         self.cluster, self.namespace = cluster, namespace
 
-    def apply(self, name, base, **spec):
+    def apply(self, name, base, /, **spec):
         body = {"base": base, "uri": f"pvc://models/adapters/{name}", **spec}
         kind = {"apiVersion": "inference.dormouse.dev/v1alpha1", "kind": "InferenceAdapter"}
         self.cluster.apply({**kind, "metadata": {"name": name}, "spec": body}, self.namespace)
