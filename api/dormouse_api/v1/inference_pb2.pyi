@@ -271,7 +271,7 @@ class StructuredOutputs(_message.Message):
     regex: _builtins.str
     """the whole answer matches it, in the syntax of Rust's regex crate without look-around"""
     grammar: _builtins.str
-    """in Lark's syntax as llguidance reads it, with a rule named start"""
+    """Lark as llguidance reads it, with a rule named start, or EBNF (`::=`) with one named root"""
     structural_tag: _builtins.str
     """JSON {"structures": [{"begin", "schema", "end"}], "triggers": [string]}: free text, but after a trigger comes
     what one of the structures says.

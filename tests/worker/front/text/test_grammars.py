@@ -66,6 +66,7 @@ GOOD = {
     "an expression": {"regex": r"\d{3}-[a-f]+"},
     "choices": {"choice": {"options": ["ja", 'nein "nein"', "\n", "😀"]}},
     "a grammar": {"grammar": 'start: item+\nitem: "a" | /b/'},
+    "EBNF": {"grammar": 'root ::= "a" [^b]+ | other\nother ::= "b"{1,3}'},
     "a tag": {"structural_tag": '{"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]}'},
 }
 

@@ -14,6 +14,7 @@ from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.front.text.argument_grammar import BLANKS, spaced
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 from dormouse_worker.front.text.composed_grammar import composed
+from dormouse_worker.front.text.gbnf import is_ebnf, to_lark
 
 # of a Lark grammar, what may hold names of special tokens: strings, comments, patterns; and such names
 LARK_PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|<[^<>\s]+>')
@@ -43,7 +44,8 @@ def _bound(order: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(option) for option in value))
     if kind == "grammar":
-        return LLMatcher.grammar_from_lark(_with_ids(value, special_tokens))
+        lark = to_lark(value) if is_ebnf(value) else _with_ids(value, special_tokens)
+        return LLMatcher.grammar_from_lark(lark)
     return LLMatcher.grammar_from_lark(_tags(value))
 
 
