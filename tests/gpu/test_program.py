@@ -106,6 +106,7 @@ def test_the_programs_have_the_cases_that_the_documents_name():
     assert [case.name for program in PROGRAMS.values() for case in program.cases if f"`{case.name}`" not in text] == []
 
 
+@pytest.mark.timeout(300)  # it imports all that a GPU would run, on a machine that may be busy
 def test_the_program_starts_by_its_path_beside_packages_of_the_same_names(tmp_path):
     """A regular package is found before a folder without __init__, wherever it lies."""
     for name in ("tests", "tools", "bench"):
