@@ -5,13 +5,16 @@ from __future__ import annotations
 from dormouse_worker.engine import line
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.forward_pass import Pass
-from dormouse_worker.engine.placement import Placement
+from dormouse_worker.engine.placement import AN_IMAGE_WAITS, Placement
 from dormouse_worker.engine.queues import Queues
 from dormouse_worker.engine.request import Request
 
 
 class Admission:
-    """Lets waiting requests run, one at a time. The head is never overtaken, but for what `line.head` says."""
+    """Lets waiting requests run, one at a time. The head is never overtaken, but for what `line.head` says.
+
+    Nor does anybody wait for an image that is encoded between passes, but who needs it.
+    """
 
     def __init__(self, queues: Queues, placement: Placement, adapters: AdapterSlots, *, max_num_seqs: int) -> None:
         self._queues = queues
@@ -26,15 +29,17 @@ class Admission:
         """Return a request that runs from now on, with its blocks; None if none may in this pass."""
         if not current.tokens_left or not current.spare_logit_rows or len(self._queues.running) == self._max_num_seqs:
             return None
-        request = line.head(self._queues.waiting, self._adapters)
-        if request is None:
-            return None
-        if request.shortage is not None and not self._placement.tables.has_eased(request.shortage):
-            return None
-        current.spare_logit_rows -= 1
-        request.shortage = self._placement.admit(request, current)
-        if request.shortage is not None:
-            return None
-        self._queues.admit(request)
-        request.lora_slot = self._adapters.hold(request.adapter)
-        return request
+        waiting_for_images = current.images.waiting
+        while (request := line.head(self._queues.waiting, self._adapters, waiting_for_images)) is not None:
+            if request.shortage is not None and not self._placement.tables.has_eased(request.shortage):
+                return None
+            current.spare_logit_rows -= 1
+            request.shortage = self._placement.admit(request, current)
+            if request.shortage is None:
+                self._queues.admit(request)
+                request.lora_slot = self._adapters.hold(request.adapter)
+                return request
+            if request.shortage is not AN_IMAGE_WAITS or request.request_id not in waiting_for_images:
+                return None
+            current.spare_logit_rows += 1
+        return None

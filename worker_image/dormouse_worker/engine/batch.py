@@ -83,6 +83,7 @@ class Batch(msgspec.Struct, frozen=True):
     lora_moves: tuple[tuple[int, str], ...] = ()  # before all else: slots, and the digests of what comes to lie there
     freed_images: tuple[bytes, ...] = ()  # digests; a fresh batch forgets all images first
     encode: tuple[EncodeImage, ...] = ()  # behind the freed ones, in order
+    ahead: EncodeImage | None = None  # later passes need it: in pieces between passes; what no batch names is dropped
 
     @property
     def num_tokens(self) -> int:
@@ -118,6 +119,8 @@ class ModelOutput(msgspec.Struct, frozen=True):
     stuck: dict[str, str] = {}
     # digest → why the image cannot be encoded. Whatever was computed with its rows means nothing
     unreadable: dict[bytes, str] = {}
+    # digests of images that were `ahead`, and whose rows are there now
+    encoded: tuple[bytes, ...] = ()
 
 
 def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:

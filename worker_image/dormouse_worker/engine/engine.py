@@ -176,6 +176,8 @@ class Engine:
         self._observe(batch, self._clock() - started_s)
         odd, stuck = self._end_odd(output), self._end_stuck(output)
         blind = self._end_unreadable(output)
+        for digest in output.encoded:
+            self._scheduler.images.finish(digest)
         prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
         outputs = [*prompt_parts, *(token_output(item, self._clock) for item in progress)]

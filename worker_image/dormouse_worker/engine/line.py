@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.request import Request
@@ -10,13 +10,13 @@ from dormouse_worker.engine.request import Request
 MAX_OVERTAKES = 64  # by later requests, while one waits for a slot of its adapter
 
 
-def head(waiting: Sequence[Request], adapters: AdapterSlots) -> Request | None:
-    """Return who is admitted next: the first that is not held and finds a slot; None = nobody may be.
+def head(waiting: Sequence[Request], adapters: AdapterSlots, passed: Container[str] = ()) -> Request | None:
+    """Return who is admitted next: the first that is not held or passed, and finds a slot; None = nobody may be.
 
     Who finds no slot is overtaken so often at most; then all behind wait, until one of the slots is free.
     """
     for request in waiting:
-        if request.is_held:
+        if request.is_held or request.request_id in passed:
             continue
         if adapters.has_room(request.adapter):
             return request

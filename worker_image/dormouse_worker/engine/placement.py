@@ -97,7 +97,9 @@ class Placement:
         covered = request.num_computed_tokens
         self._counters.image_queries += len(request.images)
         self._counters.image_hits += sum(
-            image.end <= covered or current.images.cache.holds(image.digest) for image in request.images
+            image.end <= covered
+            or (current.images.cache.holds(image.digest) and image.digest not in request.encoded_ahead)
+            for image in request.images
         )
 
     def _swap_in(self, request: Request, current: Pass) -> Shortage | None:

@@ -51,6 +51,7 @@ class Request:
     num_rejected_prediction_tokens: int = 0
     restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
     images: Sequence[ImageInput] = ()
+    encoded_ahead: tuple[bytes, ...] = ()  # set by the scheduler: digests of images encoded for it while it waited
     images_end: int = field(init=False)  # where the tokens end that stand for images; 0 = there are none
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
@@ -96,6 +97,11 @@ class Request:
         return self.num_tokens - self.num_computed_tokens
 
     @property
+    def is_prompt(self) -> bool:
+        """Return whether tokens of its prompt are yet to be computed."""
+        return self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
     def awaits_images(self) -> bool:
         """Return whether tokens are yet to be computed that stand for images."""
         return self.num_computed_tokens < self.images_end
@@ -108,7 +114,7 @@ class Request:
     @property
     def takes_prompt_rows(self) -> bool:
         """Return whether each token of its next pass counts as a row with logits, and not only the last."""
-        return self.wants_prompt_logprobs and self.num_computed_tokens < self.num_prompt_tokens
+        return self.wants_prompt_logprobs and self.is_prompt
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the known tokens at positions [start, end)."""

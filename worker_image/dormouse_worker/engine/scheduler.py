@@ -116,16 +116,25 @@ class Scheduler:
 
         Must be followed by `commit` or `fail`, in order where several are in flight.
         """
+        current = self._fill()
+        if current.images.waiting and not current.sequences:  # those beside whom they wait were preempted
+            current = self._fill()
+        return self._batch(current) if current.sequences else None
+
+    def _fill(self) -> Pass:
+        """Put in whatever goes into the next pass; perhaps nothing."""
         chosen = self._in_flight.choose(self._queues.running)
         sharing = self._turns.take(chosen)
         chosen = sharing or chosen
         most = self.limits.max_num_batched_tokens
-        current = Pass(most, self.limits.max_num_seqs - len(chosen), ImageTurn(self.images, most), not sharing)
+        beside = self._queues.running if self.limits.max_batches_under_way == 1 else ()
+        images = ImageTurn(self.images, most, beside)
+        current = Pass(most, self.limits.max_num_seqs - len(chosen), images, not sharing)
         current.spare_draft_rows = self.limits.max_num_seqs - self.num_running - self.num_waiting
         self._schedule_running(current, chosen)
         if current.may_admit:
             self._schedule_waiting(current)
-        return self._batch(current) if current.sequences else None
+        return current
 
     def commit(self, batch: Batch, sampled: list[SampledToken]) -> list[Progress]:
         """Record what a forward pass computed; lets go the requests that are complete, and those removed meanwhile."""
@@ -196,6 +205,7 @@ class Scheduler:
         is_fresh, released = self._ranks.take_released()
         self.adapters.line_up(current.sequences, self._queues.by_id)
         moves = self.swap.moves_out(), current.swap_in
+        current.images.begin()
         batch = Batch(
             is_fresh,
             released,
@@ -205,6 +215,7 @@ class Scheduler:
             lora_moves=self.adapters.take_moves(),
             freed_images=self.images.take_freed(),
             encode=tuple(current.images.encode),
+            ahead=self.images.ahead,
         )
         self._in_flight.depart(batch)
         return batch

@@ -55,6 +55,8 @@ class FakeExecutor:
         self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
         self.unreadable: dict[bytes, str] = {}  # images that cannot be encoded from now on, and why
         self.images: dict[bytes, int] = {}  # digest → rows, as a rank holds them
+        self.most_pieces = 3  # passes in which an image is encoded that is `ahead`
+        self.ahead: tuple[bytes, int] | None = None  # the digest of one, and in how many passes so far
         self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
@@ -119,15 +121,17 @@ class FakeExecutor:
             assert new.request_id not in self._sequences
             tokens = [*new.prompt_token_ids, *new.output_token_ids]
             self._sequences[new.request_id] = FakeSequence(new, tokens, [[] for _ in self._windows])
-        self._encode(batch)
+        encoded = self._encode(batch)
         for scheduled in batch.sequences:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
         odd = tuple(s.request_id for s in batch.sequences if s.samples and s.request_id in self.not_finite)
         sampled = [token for s in batch.sequences if s.samples for token in self._score(s)]
         stuck = {token.request_id: self.stuck[token.request_id] for token in sampled if token.request_id in self.stuck}
-        unreadable = {e.digest: self.unreadable[e.digest] for e in batch.encode if e.digest in self.unreadable}
-        return ModelOutput(sampled, prompts, odd, stuck, unreadable)
+        tried = [*encoded, *(image.digest for image in batch.encode)]
+        unreadable = {digest: self.unreadable[digest] for digest in tried if digest in self.unreadable}
+        encoded = tuple(digest for digest in encoded if digest not in unreadable)
+        return ModelOutput(sampled, prompts, odd, stuck, unreadable, encoded)
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""
@@ -210,15 +214,31 @@ class FakeExecutor:
         if method in self.fail_once:
             raise self.fail_once.pop(method)
 
-    def _encode(self, batch: Batch) -> None:
+    def _encode(self, batch: Batch) -> tuple[bytes, ...]:
+        """Return whose last piece it was."""
         if batch.is_fresh:
             self.images.clear()
         for digest in batch.freed_images:
-            del self.images[digest]
+            self.images.pop(digest, None)  # perhaps it was not yet done
         for image in batch.encode:
             assert image.digest not in self.images
             self.images[image.digest] = image.num_rows
+        encoded = self._go_on(batch)
         assert sum(self.images.values()) <= self.report.image_rows
+        return encoded
+
+    def _go_on(self, batch: Batch) -> tuple[bytes, ...]:
+        if batch.ahead is None:
+            self.ahead = None
+            return ()
+        digest, known = batch.ahead.digest, self.ahead
+        assert digest not in self.images
+        num_pieces = 1 + (known[1] if known is not None and known[0] == digest and not batch.is_fresh else 0)
+        self.ahead = (digest, num_pieces) if num_pieces < self.most_pieces else None
+        if self.ahead is not None:
+            return ()
+        self.images[digest] = batch.ahead.num_rows
+        return (digest,)
 
     def _write(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]

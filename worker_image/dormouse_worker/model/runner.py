@@ -104,6 +104,10 @@ class ModelRunner:
         """
         self._grammars, self._expects_drafts = grammars, expects_drafts
 
+    def close(self) -> None:
+        """Drop the images, and one that is half encoded; the runner is not used again."""
+        self._images.close()
+
     def run_ahead(self, copier: TokenCopier) -> None:
         """From now on leave sampled tokens on the device and copy them for who waits; only where no others compute."""
         self._promised = PromisedTokens(self._input, self._model.device, copier)
@@ -127,11 +131,12 @@ class ModelRunner:
         self._make_way(batch)
         self._take_adapters(batch)
         self._input.update(batch)
-        unreadable = self._images.update(batch)
+        news = self._images.update(batch)
         wait_for_output = self._begin(batch)
         self._has_failed = False
-        if unreadable:
-            return lambda: msgspec.structs.replace(wait_for_output(), unreadable=unreadable)
+        if news.unreadable or news.encoded:
+            told = {"unreadable": news.unreadable, "encoded": news.encoded}
+            return lambda: msgspec.structs.replace(wait_for_output(), **told)
         return wait_for_output
 
     def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:

@@ -3,91 +3,9 @@
 import msgspec
 import pytest
 
-from dormouse_worker.common.images import ImageInput
-from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.assembly import build_engine
-from dormouse_worker.engine.testing import ManualClock, make_add, make_report, next_token, see
-from dormouse_worker.engine.testing_executor import FakeExecutor
+from dormouse_worker.engine.testing import make_add
 from tests.worker.engine.engine_kit import finish
-
-PLACEHOLDER = 9
-
-
-class Gallery:
-    """An engine over a fake that sees, and a folder of files that nobody reads."""
-
-    def __init__(
-        self,
-        folder,
-        *,
-        num_blocks=40,
-        host_blocks=0,
-        rows=16,
-        tokens=8,
-        seqs=4,
-        caches=True,
-        length=32,
-        are_whole=False,
-    ):
-        report = make_report(
-            num_gpu_blocks=num_blocks, image_rows=rows, max_model_len=length, images_are_whole=are_whole
-        )
-        self.folder = folder
-        self.executor = FakeExecutor(report)
-        settings = EngineSettings(
-            model="m",
-            max_num_seqs=seqs,
-            max_num_batched_tokens=tokens,
-            enable_prefix_caching=caches,
-            image_dir=str(folder),
-        )
-        self.engine = build_engine(settings, report, (num_blocks, host_blocks), self.executor, clock=ManualClock())
-        self.scheduler = self.engine._scheduler
-        self.expected = {}
-
-    def image(self, number, *spans):
-        name = f"{number}.safetensors"
-        (self.folder / name).write_bytes(b"x" * 10)
-        return ImageInput(bytes([number]) * 32, list(spans), name, 10)
-
-    def add(self, name, parts, max_tokens=4, outputs=(), **sampling):
-        """Add a request of runs of text (their tokens) and images (number, rows…); return the message."""
-        tokens, images = [], []
-        for part in parts:
-            if isinstance(part, list):
-                tokens += part
-                continue
-            number, *counts = part
-            spans = []
-            for count in counts:
-                spans.append((len(tokens), count))
-                tokens += [PLACEHOLDER] * count
-            images.append(self.image(number, *spans))
-        message = make_add(name, tokens, max_tokens=max_tokens, **sampling)
-        message = msgspec.structs.replace(message, images=images, output_token_ids=list(outputs))
-        assert self.engine.add(message) is None
-        self.expected[name] = self._answer(tokens, images, max_tokens)[len(outputs) :]
-        return message
-
-    def _answer(self, tokens, images, count):
-        known = list(tokens)
-        while len(known) < len(tokens) + count:
-            known.append(next_token(see(known, images)))
-        return known[len(tokens) :]
-
-    def run(self):
-        """Step until idle; all must have said what the fake says of their images."""
-        expected, self.expected = self.expected, {}
-        assert finish(self.engine, {name: [] for name in expected}) == expected
-
-    @property
-    def encoded(self):
-        """Return the numbers of images in the order in which they were encoded."""
-        return [number for batch in self.encoded_by_pass for number in batch]
-
-    @property
-    def encoded_by_pass(self):
-        return [[image.digest[0] for image in batch.encode] for batch in self.executor.batches]
+from tests.worker.engine.images.gallery import Gallery
 
 
 @pytest.fixture
@@ -216,9 +134,9 @@ def test_the_messages_count_images(gallery):
     assert [sum(column) for column in zip(*messages, strict=True)] == [3, 1]
 
 
-def test_beside_sequences_that_decode_one_image_is_encoded_in_a_pass(tmp_path):
+def test_beside_sequences_that_decode_behind_images_one_image_is_encoded_in_a_pass(tmp_path):
     gallery = Gallery(tmp_path, tokens=64)
-    gallery.add("text", [[1, 2, 3]], max_tokens=8)
+    gallery.add("seeing", [[1], (9, 2)], max_tokens=8)
     gallery.engine.step()
     for number in (1, 2, 3):
         gallery.add(str(number), [(number, 3), [number]])
@@ -263,7 +181,7 @@ def test_text_before_an_image_that_waits_is_computed(tmp_path):
 
 def test_one_that_was_swapped_out_before_its_image_waits_for_its_turn_again(tmp_path):
     gallery = Gallery(tmp_path, tokens=16, host_blocks=8)
-    gallery.add("text", [[1, 2]], max_tokens=8)
+    gallery.add("seeing", [[1], (9, 1)], max_tokens=8)
     gallery.engine.step()
     gallery.add("a", [(1, 4), [1], (3, 4), [2]])
     gallery.add("b", [[5, 6], (2, 4), [2]])

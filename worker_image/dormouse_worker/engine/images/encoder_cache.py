@@ -3,6 +3,9 @@
 A request needs an image's rows from the pass that computes the first of its tokens to the one that computes the last:
 so long they are held for it. Rows that nobody needs stay for later requests as long as there is room; what a known
 prefix covers needs no rows at all. Ranks free and encode in the order in which they are told.
+
+One image may be encoded between passes, for a request that waits. It has its room from the beginning, but nobody holds
+it: who is in the middle of another image may need the room more.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ class EncoderCache:
         self._rows: OrderedDict[bytes, int] = OrderedDict()  # longest unused first
         self._users: dict[bytes, set[str]] = {}  # ids of requests that are in the middle of the image
         self._freed: list[bytes] = []  # the ranks are yet to be told
+        self.ahead: EncodeImage | None = None  # under way between passes
+        self._ahead_for = ""  # the request that waits for it
         self.num_encoded = 0  # since the start
 
     def __repr__(self) -> str:
@@ -32,14 +37,17 @@ class EncoderCache:
 
     def holds(self, digest: bytes) -> bool:
         """Return whether the ranks have the image's rows, or will have them before the next pass."""
-        return digest in self._rows
+        return digest in self._rows and not self._is_ahead(digest)
 
     def kept(self, needed: Iterable[bytes]) -> dict[bytes, int]:
         """Return the images that may not go, by what they take: those that are held for somebody, and those needed."""
         return {digest: self._rows[digest] for digest in self._users.keys() | needed if digest in self._rows}
 
     def put(self, image: ImageInput, needed: Iterable[bytes]) -> EncodeImage:
-        """Let the ranks encode an image for which there is room; others make way, but for those that are kept."""
+        """Let the ranks encode an image for which there is room, or the rest of it; others make way, unless kept."""
+        if self.ahead is not None and self._is_ahead(image.digest):
+            under_way, self.ahead = self.ahead, None
+            return under_way
         kept = self.kept(needed)
         unused = [digest for digest in self._rows if digest not in kept]
         while sum(self._rows.values()) + image.num_rows > self.num_rows:
@@ -48,13 +56,27 @@ class EncoderCache:
         self.num_encoded += 1
         return EncodeImage(image.digest, image.tensors, image.num_bytes, image.num_rows, image.grid)
 
+    def begin(self, request: Request, image: ImageInput, needed: Iterable[bytes]) -> None:
+        """Let the ranks encode an image between passes from now on, for a request that waits, if there is room."""
+        if sum(self.kept(needed).values()) + image.num_rows > self.num_rows:
+            return
+        self.ahead, self._ahead_for = self.put(image, needed), request.request_id
+        request.encoded_ahead += (image.digest,)
+
+    def finish(self, digest: bytes) -> None:
+        """The ranks have the rows of what was under way between passes."""
+        if self._is_ahead(digest):
+            self.ahead = None
+
     def hold(self, digest: bytes, request_id: str) -> None:
         """Keep the rows until `release`."""
         self._rows.move_to_end(digest)
         self._users.setdefault(digest, set()).add(request_id)
 
     def release(self, request_id: str, images: Iterable[ImageInput]) -> None:
-        """The request needs these no longer, if it did at all."""
+        """The request needs these no longer, if it did at all, and waits for none."""
+        if self.ahead is not None and self._ahead_for == request_id:
+            self._free(self.ahead.digest)
         for image in images:
             users = self._users.get(image.digest, set())
             users.discard(request_id)
@@ -72,6 +94,7 @@ class EncoderCache:
         self._rows.clear()
         self._users.clear()
         self._freed.clear()
+        self.ahead = None
 
     def clear(self) -> None:
         """Free what nobody needs."""
@@ -91,6 +114,11 @@ class EncoderCache:
         if num_rows > self.num_rows or strays:
             raise RuntimeError(f"{num_rows} of {self.num_rows} rows of images are held, some for {strays}: {self!r}")
 
+    def _is_ahead(self, digest: bytes) -> bool:
+        return self.ahead is not None and self.ahead.digest == digest
+
     def _free(self, digest: bytes) -> None:
+        if self._is_ahead(digest):
+            self.ahead = None
         del self._rows[digest]
         self._freed.append(digest)

@@ -2,6 +2,9 @@
 
 Images are encoded before the pass that needs their first row, and its sequences wait for that. Beside sequences that
 decode one image is encoded at most, else as many rows as the pass may have tokens; the first image always goes.
+
+Sequences without images have not asked for that. Beside one that decodes no image is encoded before a pass: one at a
+time is encoded between passes, first in line first, until it is done or no such sequence is left.
 """
 
 from __future__ import annotations
@@ -21,8 +24,11 @@ class ImageTurn:
 
     cache: EncoderCache
     rows_left: int  # that may be encoded
+    beside: Sequence[Request] = ()  # who runs, where images may be encoded between passes
     encode: list[EncodeImage] = field(default_factory=list)
+    waiting: dict[str, tuple[Request, ImageInput]] = field(default_factory=dict)  # in line order, beside text
     _needed: set[bytes] = field(default_factory=set)  # by sequences of this pass
+    _is_beside_text: bool | None = None  # None = nobody has asked
 
     def reach(self, request: Request, end: int, sequences: Sequence[ScheduledSequence]) -> int:
         """Return how far a request gets that would go up to `end` in this pass, which has these sequences already.
@@ -39,11 +45,25 @@ class ImageTurn:
             kept[image.digest] = image.num_rows
             is_new = not self.cache.holds(image.digest)
             has_time = is_first or (image.num_rows <= rows_left and not _any_decodes(sequences))
+            has_time = has_time or self._yields()
             if (is_new and not has_time) or sum(kept.values()) > self.cache.num_rows:
+                return max(start, image.start)
+            if is_new and self._yields():
+                self.waiting.setdefault(request.request_id, (request, image))
                 return max(start, image.start)
             if is_new:
                 rows_left, is_first = rows_left - image.num_rows, False
         return end
+
+    def begin(self) -> None:
+        """Let the first image that waits be encoded between passes, unless another one is."""
+        if self.waiting and self.cache.ahead is None:
+            self.cache.begin(*next(iter(self.waiting.values())), self._needed)
+
+    def _yields(self) -> bool:
+        if self._is_beside_text is None:
+            self._is_beside_text = any(not request.images and not request.is_prompt for request in self.beside)
+        return self._is_beside_text
 
     def take(self, request: Request, start: int, end: int) -> None:
         """Encode what the request needs for its tokens at [start, end); let go of what it needs no longer then."""

@@ -99,7 +99,7 @@ class Allocation:
         self._cycle.sleep(level, tags, watch)
         self._has_slept = self._has_slept or KV_CACHE in tags
         if self.sleeping_tags:
-            self._runner = None
+            self._drop_runner()
 
     def prepare(self, tags: Collection[str]) -> int:
         """See `SleepCycle.prepare`."""
@@ -129,17 +129,23 @@ class Allocation:
         try:
             self._cycle.wake(tags, finish, watch)
         except BaseException:
-            self._runner = None
+            self._drop_runner()
             raise
         if not self.sleeping_tags:
             self._has_slept = False
 
     def close(self) -> None:
         """Give everything back that is not the weights', reservations too."""
-        self._runner = None
+        self._drop_runner()
         self._cycle.cancel()
         for store in self._stores:
             store.close()
 
     def _start_runner(self) -> None:
+        self._drop_runner()
         self._runner = self._make_runner(self._cache.cache, self._host_cache)
+
+    def _drop_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None

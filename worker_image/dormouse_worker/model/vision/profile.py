@@ -1,4 +1,4 @@
-"""What images take of the memory that is profiled: the encoder's peak, and beside each pass the rows that are kept."""
+"""What images take of the memory that is profiled: the encoder's peak; beside each pass rows, and half an image."""
 
 from __future__ import annotations
 
@@ -7,17 +7,39 @@ from contextlib import contextmanager
 
 import torch
 
+from dormouse_worker.common.host import Host, PeakMeter
 from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.vision.pieces import AfterEach
+from dormouse_worker.model.vision.tower import ImageTower
 
 
 @contextmanager
 def profiled_images(model: LoadedModel) -> Iterator[None]:
-    """Encode the largest image, with as many rows as are ever kept; keep them over the block."""
+    """Encode the largest image, with as many rows as are ever kept; keep them over the block.
+
+    Where images are encoded between passes, as much is kept, too, as that image takes where it stops.
+    """
     tower = model.tower
     if tower is None:
         yield
         return
     rows = torch.ones(model.image_rows, tower.row_size, dtype=tower.dtype, device=tower.device)
-    tower.compute(tower.largest())
+    half = torch.ones(most_between(tower, Host()), dtype=torch.uint8)
     yield
-    del rows
+    del rows, half
+
+
+def most_between(tower: ImageTower, meter: PeakMeter) -> int:
+    """Encode the largest image; return the most bytes that it held between two operations, on processors."""
+    before = highest = meter.resident_bytes()
+
+    def note() -> None:
+        nonlocal highest
+        highest = max(highest, meter.resident_bytes())
+
+    if tower.device.type != "cpu":
+        tower.compute(tower.largest())
+        return 0
+    with AfterEach(note):
+        tower.compute(tower.largest())
+    return highest - before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.torch import load
 from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.model.vision.families import Tensors, VisionFamily
+from dormouse_worker.model.vision.small_steps import SmallSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class ImageTower:
     def compute(self, tensors: Tensors) -> torch.Tensor:
         """Return the rows [n, row_size] of what a processor made of one image."""
         moved = {name: self._moved(tensor) for name, tensor in tensors.items()}
-        features = self.module.model.get_image_features(**moved)
+        with SmallSteps() if self.device.type == "cpu" else nullcontext():
+            features = self.module.model.get_image_features(**moved)
         layers = [features.pooler_output, *(features.deepstack_features if self.num_deep else ())]
         return torch.cat([self._joined(layer) for layer in layers], dim=1).to(self.dtype)
 
