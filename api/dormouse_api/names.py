@@ -49,6 +49,7 @@ READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the
 METADATA_TICKET = "dormouse-ticket"  # gRPC metadata: proves the caller's role to one server; absent = client
 METADATA_CACHE_SALT = "dormouse-cache-salt"  # gRPC metadata, the gateway's only: who shares cached prefixes
 METADATA_CALLER = "dormouse-caller"  # gRPC metadata, the gateway's only: who shares a turn where callers take turns
+METADATA_CANARY = "dormouse-canary"  # gRPC metadata and HTTP header of a client: always or never the canary of a model
 METADATA_RELAY = "dormouse-relay"  # initial metadata of a worker's Relay: it knows the service
 
 METADATA_HELD = "dormouse-held"  # initial metadata of a gateway's answer: "true" once the request waits

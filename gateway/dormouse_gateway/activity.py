@@ -26,6 +26,14 @@ class WorkerLoad:
     is_ready: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryFault:
+    """Why a canary gets no more requests here."""
+
+    try_name: str  # which try of it
+    words: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What is known of one deployment at one moment."""
@@ -40,6 +48,7 @@ class Activity:
     running: int
     waiting: int
     mean_kv_cache_usage: float
+    fault: CanaryFault | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +62,7 @@ class _Entry:
     wanted_s: float | None = None  # when one last did, before now
     last_request_s: float | None = None
     loads: dict[ObjectKey, WorkerLoad] = field(default_factory=dict)  # by pod; of workers that are ready
+    fault: CanaryFault | None = None
 
     @property
     def mean_usage(self) -> float:
@@ -156,6 +166,12 @@ class ActivityLog:
         entry.held, entry.is_wanted = held, is_wanted
         self._changed(key, is_pressing=is_news)
 
+    def note_fault(self, key: ObjectKey, try_name: str, words: str) -> None:
+        """Take why a canary gets no more requests of this gateway: the others shall hear of it at once."""
+        if entry := self._entries.get(key):
+            entry.fault = CanaryFault(try_name, words)
+            self._changed(key, is_pressing=True)
+
     def note_load(self, key: ObjectKey, pod: ObjectKey, load: WorkerLoad | None) -> None:
         """Take what a worker of the deployment told, None when it is followed no more."""
         entry = self._entries.get(key)
@@ -186,6 +202,7 @@ class ActivityLog:
             running=running,
             waiting=waiting,
             mean_kv_cache_usage=mean,
+            fault=entry.fault,
         )
 
     @contextmanager

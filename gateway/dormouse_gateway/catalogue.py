@@ -45,6 +45,9 @@ class Catalogue:
     short: ShortNames[ObjectKey] = field(default_factory=ShortNames)
     of_adapters: ShortNames[_AdapterKey] = field(default_factory=ShortNames)
     _deployments: dict[ObjectKey, Deployment] = field(default_factory=dict)
+    _canaries: dict[ObjectKey, set[ObjectKey]] = field(
+        default_factory=dict
+    )  # by the deployment whose requests they share
 
     def __repr__(self) -> str:
         """Show every name under which something answers, and what it means."""
@@ -58,7 +61,10 @@ class Catalogue:
     def put(self, deployment: Deployment) -> None:
         """Add the deployment, or replace the one with the same key."""
         self._forget_adapters(deployment.key, but=deployment.adapters)
+        self._forget_canary(deployment.key)
         self._deployments[deployment.key] = deployment
+        if deployment.canary:
+            self._canaries.setdefault(_standing(deployment), set()).add(deployment.key)
         for name, since in deployment.adapters.items():
             self.of_adapters.put(_AdapterKey(*deployment.key, name), name, since)
         self.short.put(deployment.key, deployment.model_name, deployment.created, said=deployment.name_said)
@@ -66,6 +72,7 @@ class Catalogue:
     def remove(self, key: ObjectKey) -> None:
         """Forget the deployment; no error if it is not known."""
         self._forget_adapters(key)
+        self._forget_canary(key)
         self._deployments.pop(key, None)
         self.short.remove(key)
         self.short.freed()  # names that nobody wants any more are forgotten with it
@@ -73,6 +80,11 @@ class Catalogue:
     def get(self, key: ObjectKey) -> Deployment | None:
         """Return the deployment with this key, None if there is none."""
         return self._deployments.get(key)
+
+    def canary_of(self, key: ObjectKey) -> Deployment | None:
+        """Return who shares the deployment's requests: of several the oldest; None for nobody."""
+        known = [self._deployments[one] for one in self._canaries.get(key, ())]
+        return min(known, key=lambda one: (one.created, one.key), default=None)
 
     def find(self, name: str, is_own: IsOwn = nobodys) -> Deployment | None:
         """Return the deployment that this caller means by the name, None if it means none."""
@@ -114,6 +126,15 @@ class Catalogue:
                 self.of_adapters.remove(_AdapterKey(*key, name))
         self.of_adapters.freed()  # as with models
 
+    def _forget_canary(self, key: ObjectKey) -> None:
+        """Forget whose requests the deployment shared, before it changes or goes."""
+        former = self._deployments.get(key)
+        if former and former.canary:
+            standing = _standing(former)
+            self._canaries[standing].discard(key)
+            if not self._canaries[standing]:
+                del self._canaries[standing]
+
     def names(self) -> list[str]:
         """Return one name per deployment, sorted: the short one where it holds it."""
         return sorted(self.shortest(deployment) for deployment in self._deployments.values())
@@ -130,3 +151,9 @@ class Catalogue:
     def _by_name(self) -> dict[str, Deployment]:
         full = {deployment.full_name: deployment for deployment in self._deployments.values()}
         return {self.shortest(deployment): deployment for deployment in full.values()} | full
+
+
+def _standing(deployment: Deployment) -> ObjectKey:
+    """Return whose requests a canary shares."""
+    assert deployment.canary, "only canaries do"
+    return ObjectKey(deployment.key.namespace, deployment.canary.of)

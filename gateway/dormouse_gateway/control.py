@@ -162,4 +162,6 @@ def _to_message(key: ObjectKey, activity: Activity, now_s: float) -> pb.Activity
         running_requests=activity.running,
         waiting_requests=activity.waiting,
         wake_wanted_age_seconds=None if activity.wanted_s is None else max(0.0, now_s - activity.wanted_s),
+        canary_fault=activity.fault.words if activity.fault else "",
+        canary_try=activity.fault.try_name if activity.fault else "",
     )

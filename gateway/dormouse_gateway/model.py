@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dormouse_api.canaries import ABORTED, try_of
 from dormouse_api.names import DEFAULT_MAX_NUM_SEQS, INFERENCE_PORT
 from dormouse_api.short_names import Said, said_of
 from dormouse_kube.api import Resource
@@ -19,6 +20,20 @@ LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service
 _GRPC_PORT_NAME, _HTTP_PORT_NAME = "grpc", "http"
 _ANNOUNCING = "Announcing"  # state of an adapter in the status
 _LEVEL = re.compile(r"at level ([123])")  # in the message of the condition Asleep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """The share of another deployment's requests that a deployment takes: its spec.canary."""
+
+    of: str  # the other one's name, in the same namespace
+    try_name: str = ""  # another spec is another try
+    weight: int = 0  # percent of its requests, drawn by lot
+    keys: frozenset[str] = frozenset()  # InferenceKeys, NAMESPACE/NAME, whose requests all come
+    is_paused: bool = False
+    max_error_percent: int = 5  # so many more requests may fail here than there
+    max_ttft_percent: int = 300  # of the other's time to the first token; 0 = any
+    is_aborted: bool = False  # the operator says so of this try
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: defaults are read from the class
@@ -44,6 +59,7 @@ class Deployment:
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
     # names of the LoRA adapters that its workers serve beside the base, and since when (RFC 3339) each has been there
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    canary: Canary | None = None  # it takes a share of another one's requests
 
     @property
     def full_name(self) -> str:
@@ -133,6 +149,7 @@ def parse_deployment(obj: Resource) -> Deployment:
         has_http=bool((spec.get("serving") or {}).get("inferencePool")),
         sleep_level=int(level[1]) if level else 0,
         adapters=_adapters(obj),
+        canary=_canary(obj),
     )
 
 
@@ -188,6 +205,24 @@ def _adapters(obj: Resource) -> Mapping[str, str]:
         return {each["name"]: created for each in spec.get("adapters") or ()}
     told = (each for each in status.get("adapters") or () if each.get("state") != _ANNOUNCING)
     return {each["name"]: each.get("since") or created for each in told}
+
+
+def _canary(obj: Resource) -> Canary | None:
+    """Return whose requests the deployment shares, None for nobody's."""
+    spec, status, metadata = obj["spec"].get("canary"), obj.get("status") or {}, obj["metadata"]
+    if not spec or spec["of"] == metadata["name"]:
+        return None
+    told, name = status.get("canary") or {}, try_of(obj["spec"])
+    return Canary(
+        of=spec["of"],
+        try_name=name,
+        weight=int(spec.get("weight", 0)),
+        keys=frozenset(f"{metadata['namespace']}/{name}" for name in spec.get("keys") or ()),
+        is_paused=bool(spec.get("paused")),
+        max_error_percent=int(spec.get("maxErrorPercent", 5)),
+        max_ttft_percent=int(spec.get("maxTtftPercent", 300)),
+        is_aborted=told.get("state") == ABORTED and told.get("try") == name,
+    )
 
 
 def _culprit(conditions: Any) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from dormouse_api.mutual_tls import TlsError
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_gateway.call import UNTRACED, Call, Constraints, RequestTrace, Traces, Write
+from dormouse_gateway.canary.canaries import Canaries, Sighting
 from dormouse_gateway.clients import requests
 from dormouse_gateway.clients.keys import Caller, Keyring
 from dormouse_gateway.clients.meter import Meter
@@ -62,6 +63,7 @@ class _Record:
     code: grpc.StatusCode = grpc.StatusCode.OK
     why: str = ""
     meter: Meter | None = None
+    sighting: Sighting | None = None  # of a request whose end is compared with others'
 
 
 class InferenceProxy:
@@ -99,6 +101,7 @@ class InferenceProxy:
         self._rng = rng or random.SystemRandom()
         self._clock = migrator.clock
         self._traces = traces
+        self._canaries = Canaries(router, rng=self._rng, clock=migrator.clock, on_abort=metrics.aborted)
         self.images = images or ImageRoom()
         self.num_taken = 0  # requests so far
 
@@ -135,6 +138,8 @@ class InferenceProxy:
         finally:
             self._metrics.finished(record.model, method.name, record.code, self._clock() - started)
             record.trace.end(record.code, record.why)
+            if record.sighting and record.meter:
+                self._canaries.note(record.sighting, record.code, was_held=record.meter.call.wait.hold_s > 0)
             if record.meter and record.meter.has_begun:
                 key = record.meter.caller.key
                 self._metrics.used(key.name if key else "", record.meter.call.deployment.key, record.meter.usage)
@@ -154,6 +159,7 @@ class InferenceProxy:
                 with self._counted(call), told, self._room_for(raw):
                     async with self._keys.tenure(caller):
                         write = record.meter.writing(record.trace.writing(record.client.write))
+                        write = record.sighting.writing(write) if record.sighting else write
                         await self._mover.go(call, write, self._try)
         except CallError as error:
             record.code, record.why = error.code, error.message
@@ -185,11 +191,13 @@ class InferenceProxy:
         remaining_s = context.time_remaining()
         deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
         request = requests.parse(method, raw)
-        meant = self._router.resolve(request.model, caller)
+        meant, given = self._router.resolve(request.model, caller), context.invocation_metadata()
+        if method.need_ready:
+            meant = self._canaries.choose(meant, caller, given)
+            record.sighting = self._canaries.watch(meant.deployment)
         deployment = meant.deployment
         record.model = deployment.full_name
         body = requests.prepare(request, model_name=meant.worker_name, rng=self._rng)
-        given = context.invocation_metadata()
         metadata = self._forward(given, caller=caller.name(context.peer()))
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, record.client), flow=caller.flow)
         salt = requests.sent_salt(metadata)

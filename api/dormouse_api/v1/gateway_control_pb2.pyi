@@ -380,6 +380,8 @@ class Activity(_message.Message):
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     WAKE_WANTED_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    CANARY_FAULT_FIELD_NUMBER: _builtins.int
+    CANARY_TRY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """of the InferenceDeployment"""
     name: _builtins.str
@@ -404,6 +406,10 @@ class Activity(_message.Message):
     """Since a request last waited here for the deployment to wake or to start, 0 while one does; unset = none did since this
     gateway knows the deployment. A deployment that has slept for longer than that is to be woken.
     """
+    canary_fault: _builtins.str
+    """of a canary to which this gateway gives no more requests: why; "" = it may have them"""
+    canary_try: _builtins.str
+    """beside it: which try of the canary, as status.canary.try"""
     def __init__(
         self,
         *,
@@ -418,10 +424,12 @@ class Activity(_message.Message):
         running_requests: _builtins.int = ...,
         waiting_requests: _builtins.int = ...,
         wake_wanted_age_seconds: _builtins.float | None = ...,
+        canary_fault: _builtins.str = ...,
+        canary_try: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "_wake_wanted_age_seconds", b"_wake_wanted_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "wake_wanted_age_seconds", b"wake_wanted_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "_wake_wanted_age_seconds", b"_wake_wanted_age_seconds", "awake_workers", b"awake_workers", "held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "known_age_seconds", b"known_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests", "wake_wanted_age_seconds", b"wake_wanted_age_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds", "_wake_wanted_age_seconds", b"_wake_wanted_age_seconds", "awake_workers", b"awake_workers", "canary_fault", b"canary_fault", "canary_try", b"canary_try", "held_requests", b"held_requests", "in_flight_requests", b"in_flight_requests", "known_age_seconds", b"known_age_seconds", "last_request_age_seconds", b"last_request_age_seconds", "mean_kv_cache_usage", b"mean_kv_cache_usage", "name", b"name", "namespace", b"namespace", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests", "wake_wanted_age_seconds", b"wake_wanted_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_request_age_seconds: _TypeAlias = _typing.Literal["last_request_age_seconds"]  # noqa: Y015
     _WhichOneofArgType__last_request_age_seconds: _TypeAlias = _typing.Literal["_last_request_age_seconds", b"_last_request_age_seconds"]  # noqa: Y015

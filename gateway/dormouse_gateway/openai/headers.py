@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from dormouse_api.limits import MAX_REQUEST_ID_CHARS
-from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER, METADATA_TICKET
+from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER, METADATA_CANARY, METADATA_TICKET
 from dormouse_gateway.clients.requests import Metadata
 from dormouse_gateway.openai.errors import ApiError
 
@@ -14,7 +14,7 @@ MAX_HEADER_BYTES = 16 << 10
 REQUEST_ID = "x-request-id"
 ANTHROPICS_ID = "request-id"  # where Anthropic's clients look for it
 _ANTHROPICS_KEY = "x-api-key"
-_DECIDING = ("authorization", METADATA_TICKET, METADATA_CALLER, METADATA_CACHE_SALT)
+_DECIDING = ("authorization", METADATA_TICKET, METADATA_CALLER, METADATA_CACHE_SALT, METADATA_CANARY)
 _TRACE = {  # W3C trace context: what is malformed is not passed on, as the standard wants it
     "traceparent": re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?"),
     "tracestate": re.compile(r"[ -~]{1,512}"),

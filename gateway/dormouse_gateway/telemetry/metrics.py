@@ -81,6 +81,12 @@ class Metrics:
         )
         for outcome in Outcome:  # from the start: a rate does not see a series' first value
             self._migrated.labels(outcome)
+        self._aborted = Counter(
+            "dormouse_gateway_canaries_aborted",
+            "Canaries that this gateway gives no more requests, as they failed or were slow beside what stands.",
+            ["model"],
+            registry=self._registry,
+        )
         self._users: set[str] = set()
         self._used = Counter(
             "dormouse_usage_requests",
@@ -100,6 +106,10 @@ class Metrics:
             ["model", "outcome"],
             registry=self._registry,
         )
+
+    def aborted(self, canary: Deployment) -> None:
+        """Count a canary that gets no more requests."""
+        self._aborted.labels(canary.full_name).inc()
 
     def used(self, key: str, deployment: ObjectKey, usage: Usage) -> None:
         """Count what a request took, by the name of its key, "" for none."""

@@ -5,7 +5,7 @@ Few, with numbers. Each is told on a flip, so that no repetition tells it twice.
 
 from __future__ import annotations
 
-from dormouse_operator.decide import adapters, crashes
+from dormouse_operator.decide import adapters, canary, crashes
 from dormouse_operator.decide.block_agreement import Agreement
 from dormouse_operator.decide.conditions import asleep, blocks_agreed, model_loaded, ready, scheduled
 from dormouse_operator.decide.conditions.all import Conditions
@@ -34,6 +34,7 @@ def events(situation: Situation, findings: Findings, conditions: Conditions) -> 
         _emptied(situation, conditions),
         _evicted(situation),
         _woke(situation, conditions),
+        canary.news(situation),
         _brought_back(situation, actuation_of(situation, findings, conditions)),
     )
     failures = _failures(situation, conditions)

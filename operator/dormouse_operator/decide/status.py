@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from dormouse_api import short_names
-from dormouse_operator.decide import adapters, crashes
+from dormouse_operator.decide import adapters, canary, crashes
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.conditions import asleep, ready
 from dormouse_operator.decide.conditions.all import Conditions
@@ -55,6 +55,7 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
         "lifecycle": _ladder(situation.ladder),
         "kvCache": _kv_cache(situation, findings.blocks),
         "pods": _own_pods(situation),
+        "canary": canary.write(situation),
         "adapters": adapters.write(situation),
         "adapterSet": adapters.held_set(situation),
         "crashes": [crashes.write(crash) for crash in crashes.crashes_of(situation)] or None,

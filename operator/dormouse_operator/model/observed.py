@@ -67,6 +67,8 @@ class Observed:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by pod name: what its claims hold
     activity: Activity | None = None  # what gateways serve; None = not known
     wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
+    canary_fault: str = ""  # why a gateway gives this try of a canary no more requests; "" = none said so
+    has_standing: bool = False  # there is the deployment whose requests the canary shall share
     pressure: Pressure | None = None  # how deep it has to sleep for lack of host memory; None = as it does
     turn: Turn | None = None  # on a GPU that others have, too; None = it has its own
     answers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name, of those that were asked and answered

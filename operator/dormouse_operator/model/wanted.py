@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from dormouse_operator.model.adapters import Adapter
+from dormouse_operator.model.canary import Canary
 from dormouse_operator.model.recorded import RecordedStatus
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
@@ -275,4 +276,5 @@ class Deployment:
     adapters: tuple[Adapter, ...] = ()  # by name; once `adapter_sets.merge` saw them, those of InferenceAdapters, too
     serving: Serving = Serving()
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
+    canary: Canary | None = None  # it takes a share of another one's requests
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

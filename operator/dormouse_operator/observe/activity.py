@@ -89,6 +89,11 @@ class ActivityBook(Mapping[Key, Activity]):
         times = [report.wanted_s for report in reports if report.wanted_s is not None]
         return max(0.0, self._clock() - max(times)) if times else None
 
+    def canary_fault(self, key: Key, try_name: str) -> str:
+        """Return why a gateway gives this try of a canary no more requests, "" where none said so."""
+        reports = [one.reports[key] for one in self._gateways.values() if key in one.reports]
+        return next((each.canary_fault for each in reports if each.canary_fault and each.canary_try == try_name), "")
+
     def is_heard(self, address: str) -> bool:
         """Return whether the gateway's stream is open."""
         return address in self._gateways and self._gateways[address].is_heard
@@ -196,7 +201,9 @@ class ActivityWatch:
 
 
 def _is_news(known: Report | None, report: Report) -> bool:
-    """Return whether a request waits, or waited meanwhile, and nobody was told."""
+    """Return whether a request waits, or waited meanwhile, or a canary failed, and nobody was told."""
+    if report.canary_fault and (known is None or known.canary_try != report.canary_try):
+        return True
     if report.held:
         return known is None or not known.held
     if report.wanted_s is None or (known and known.held):

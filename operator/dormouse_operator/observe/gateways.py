@@ -39,6 +39,8 @@ class Report:
     running: int
     waiting: int
     mean_kv_cache_usage: float
+    canary_fault: str = ""  # why it gives a canary no more requests; "" = it does
+    canary_try: str = ""  # beside it: which try of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,8 @@ def _report(item: pb.Activity, now_s: float) -> Report:
         running=item.running_requests,
         waiting=item.waiting_requests,
         mean_kv_cache_usage=item.mean_kv_cache_usage,
+        canary_fault=item.canary_fault,
+        canary_try=item.canary_try,
     )
 
 

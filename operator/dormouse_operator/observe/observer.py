@@ -170,6 +170,8 @@ class Observer:
             made=snapshot.made,
             activity=self._activities.get(deployment.key),
             wanted_ago_s=self._activities.wanted_ago_s(deployment.key),
+            canary_fault=self._canary_fault(deployment),
+            has_standing=self._has_standing(deployment),
             pressure=self._host_memory.pressure_on(deployment.key) if self._host_memory else None,
             turn=self._neighbours.turn_of(deployment.key) if self._neighbours else None,
             refusals=refusals.by_pod,
@@ -180,6 +182,14 @@ class Observer:
             pool=_readable(snapshot.pool),
             placed=snapshot.placed,
         )
+
+    def _canary_fault(self, deployment: Deployment) -> str:
+        canary = deployment.canary
+        return self._activities.canary_fault(deployment.key, canary.try_name) if canary else ""
+
+    def _has_standing(self, deployment: Deployment) -> bool:
+        canary = deployment.canary
+        return bool(canary and self._cache.snapshot(Key(deployment.key.namespace, canary.of)))
 
     async def _budget(self, snapshot: Snapshot, deployment: Deployment, questions: Questions) -> Resource | None:
         """Return the disruption budget; not looked for where one replica needs none."""

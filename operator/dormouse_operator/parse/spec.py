@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from dormouse_api.canaries import ABORTED, try_of
 from dormouse_api.names import ANNOTATION_WAKE, DEFAULT_MAX_NUM_SEQS
 from dormouse_operator.model import (
     Deployment,
@@ -22,6 +23,7 @@ from dormouse_operator.model import (
     SecretKey,
     Serving,
 )
+from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapter_claims, parse_adapters
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
@@ -62,7 +64,24 @@ def parse_deployment(raw: Raw) -> Deployment:
         adapters=parse_adapters(spec.get("adapters") or (), engine, model.served_name),
         adapter_claims=parse_adapter_claims(spec.get("adapterClaims") or ()),
         serving=_parse_serving(spec.get("serving") or {}),
+        canary=_parse_canary(raw),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
+    )
+
+
+def _parse_canary(raw: Raw) -> Canary | None:
+    """Return whose requests it shares; what the status says of another try counts for nothing."""
+    spec = raw["spec"].get("canary")
+    if not spec:
+        return None
+    told, name = (raw.get("status") or {}).get("canary") or {}, try_of(raw["spec"])
+    is_aborted = told.get("state") == ABORTED and told.get("try") == name
+    return Canary(
+        of=spec["of"],
+        weight=spec.get("weight", 0),
+        is_paused=bool(spec.get("paused")),
+        try_name=name,
+        aborted_as=told.get("message", ABORTED) if is_aborted else "",
     )
 
 

@@ -292,3 +292,18 @@ def test_news_are_what_comes_to_be_known_and_requests_that_come_to_be_held(clock
     book.expect("b:1")
     book.drop("b:1")
     assert news[2:] == [[OTHER, TINY]]
+
+
+def test_a_gateway_that_sees_a_canary_fail_is_heard_at_once_and_once_for_each_try(gateways, clock):
+    news = []
+    book = ActivityBook(clock, lambda keys: news.append(set(keys)))
+    take(book, "a:1", gateways, tiny={})
+    news.clear()
+    take(book, "a:1", gateways, tiny={"canary_fault": "slow", "canary_try": "one"})
+    take(book, "a:1", gateways, tiny={"canary_fault": "slow", "canary_try": "one", "in_flight": 1})
+    take(book, "a:1", gateways, tiny={"canary_fault": "slow", "canary_try": "two"})
+    assert news == [{TINY}, {TINY}]
+    book.expect("b:1")
+    assert book.canary_fault(TINY, "two") == "slow", "also while another gateway is not heard of"
+    assert book.canary_fault(TINY, "one") == ""
+    assert book.canary_fault(OTHER, "two") == ""

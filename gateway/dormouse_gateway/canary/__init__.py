@@ -1,0 +1,1 @@
+"""Canaries: deployments that take a share of another one's requests."""
