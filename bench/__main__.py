@@ -25,6 +25,7 @@
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
+    canary      errors that users see of a canary that fails, over two gateways (platform.json)
     conformance the conformance kit on our worker, a stand-in, and 83 mutants of it (platform.json)
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
@@ -44,6 +45,7 @@ from bench import (
     adapter_offers,
     adapter_routing,
     adapters,
+    canary,
     coldstart,
     conformance,
     decode,
@@ -84,6 +86,7 @@ BENCHMARKS: dict[str, Measure] = {
     "sleep": sleep.measure,
     "gateway": gateway.measure,
     "platform": platform.measure,
+    "canary": canary.measure,
     "coldstart": coldstart.measure,
     "conformance": conformance.measure,
     "groups": groups.measure,

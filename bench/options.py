@@ -22,11 +22,12 @@ WAYS = ("bfloat16", "float32")  # of vLLM to compute; all its other ways were sl
 OWN_PROCESS = "-own-process"  # behind a way: the engine core in a process of its own
 LINE_CHARS = 120
 FILES = {
+    "canary": "platform",
     "conformance": "platform",
     "tenants": "platform",
 }  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
-    {"conformance", "platform", "quantized", "serve", "speculation", "tenants"}
+    {"canary", "conformance", "platform", "quantized", "serve", "speculation", "tenants"}
 )  # in parts: rows that a run does not have stay in the file
 
 

@@ -40,6 +40,17 @@ async def restart(session: Session, name: str, *, timeout_s: float | None) -> No
         _tell_serving(session, view)
 
 
+async def canary(session: Session, name: str, *, weight: int | None, paused: bool | None) -> None:
+    """Order a canary's share, and tell where it stands."""
+    raw = await find.deployment(session.cluster, session.namespace, name)
+    order = orders.canary(raw, weight=weight, paused=paused)
+    if order.change:
+        await give(session, name, order)
+        return
+    told = (raw.get("status") or {}).get("canary") or {}
+    session.screen.say(f"{name}: {told['state']}: {told['message']}" if told else order.words)
+
+
 async def give(session: Session, name: str, order: orders.Order) -> None:
     """Write the order, unless all is so already."""
     if order.change:

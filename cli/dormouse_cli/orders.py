@@ -62,6 +62,19 @@ def restart(now: datetime) -> Order:
     return Order({"spec": {"template": {"metadata": {"annotations": annotations}}}}, "new pods are rolled out")
 
 
+def canary(raw: Raw, *, weight: int | None, paused: bool | None) -> Order:
+    """Return the order to a canary; what is None stays. Raises CommandFailed for a deployment that is none."""
+    name, spec = raw["metadata"]["name"], (raw.get("spec") or {}).get("canary")
+    if not spec:
+        raise CommandFailed(f"{name} is no canary: spec.canary.of names the deployment whose requests it shall share")
+    wanted = {key: value for key, value in {"weight": weight, "paused": paused}.items() if value is not None}
+    changed = {key: value for key, value in wanted.items() if spec.get(key) != value}
+    after = {"weight": 0, **spec, **changed}
+    share = f"takes {after['weight']} % of the requests of {spec['of']}"
+    words = f"{name} is paused: {spec['of']} has all of its requests" if after.get("paused") else f"{name} {share}"
+    return Order({"spec": {"canary": changed}} if changed else {}, words)
+
+
 def _refuse_off(raw: Raw) -> None:
     if (raw.get("spec") or {}).get("replicas", 1) == 0:
         name = raw["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""`sleep`, `wake`, `restart`, `rollback`, `apply`: orders to a deployment, and how they go."""
+"""`sleep`, `wake`, `restart`, `rollback`, `canary`, `apply`: orders to a deployment, and how they go."""
 
 from __future__ import annotations
 
@@ -92,6 +92,35 @@ def rollback(
         from dormouse_cli import applying
 
         await applying.rollback(session, name, timeout_s=timeout if wait else None)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+def canary(
+    context: typer.Context,
+    name: Name,
+    weight: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Percent of the other deployment's requests.")
+    ] = None,
+    promote: Annotated[bool, typer.Option("--promote", help="Give it all of them: weight 100.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", "--pause", help="Give it none, until --resume.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Give it its share again.")] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Change how many requests a canary takes; without an option, say where it stands.
+
+    A change is another try, also after gateways have aborted the canary by themselves.
+    """
+    if (abort and (resume or promote)) or (promote and weight is not None):
+        raise typer.BadParameter("give one of --weight and --promote, and not --abort with --resume or --promote")
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import giving
+
+        paused = True if abort else False if resume or promote else None
+        await giving.canary(session, name, weight=100 if promote else weight, paused=paused)
 
     run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
 

@@ -101,7 +101,7 @@ class Canaries:
 
     def _stop(self, canary: Deployment, one: _Try, fault: str) -> None:
         one.fault = fault
-        _LOG.warning("canary %s of %s gets no more requests: %s", canary.full_name, canary.canary, fault)
+        _LOG.warning("the canary %s gets no more requests: %s", canary.full_name, fault)
         self._on_abort(canary)
         self._router.activity.note_fault(canary.key, one.name, fault)
 
