@@ -77,6 +77,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_gateway_breaker": "0, 1 or 2",
     "dormouse_gateway_endpoints": "pods",
     "dormouse_gateway_http_responses": "responses",
+    "dormouse_gateway_canaries_aborted": "canaries",
     "dormouse_gateway_in_flight": "requests",
     "dormouse_gateway_prefix_affinity": "requests",
     "dormouse_kv_blocks": "blocks",
