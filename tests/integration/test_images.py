@@ -3,72 +3,34 @@
 from __future__ import annotations
 
 import base64
-import json
 
 import anthropic
 import grpc
 import openai
 import pytest
-import torch
-from tokenizers import Tokenizer
-from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.llava.processing_llava import LlavaProcessor
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
-from dormouse_worker.model.testing_vision import write_tiny_vision_model
 from dormouse_worker.model.testing_vision_families import IMAGE
 from tests.integration.conftest import EPOCH
+from tests.integration.eyes import PICTURES, QUESTION, ROWS, asked_of_transformers, write_eyes
 from tests.integration.test_serve import WAIT_S, serving
 from tests.worker.front.images.kit import encoded, picture
 
 pytestmark = pytest.mark.timeout(240)
-TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
-    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-OWN = {"patch_size": 4, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-SIZES = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
-ROWS = 16
-PICTURES = [picture(40, 30), picture(20, 60, seed=1), picture(33, 33, seed=2)]
-QUESTION = "What is in this image?"
 NUM_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A LLaVA with random weights, and everything that it needs to see."""
-    path = write_tiny_vision_model(tmp_path_factory.mktemp("eyes"), "llava")
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokenizer.add_special_tokens(["<image>"])
-    assert tokenizer.token_to_id("<image>") == IMAGE
-    tokenizer.save(str(path / "tokenizer.json"))
-    (path / "chat_template.jinja").write_text(TEMPLATE)
-    kind = {"image_processor_type": "CLIPImageProcessor"}
-    (path / "preprocessor_config.json").write_text(json.dumps({**SIZES, **kind}))
-    (path / "processor_config.json").write_text(json.dumps({**OWN, "processor_class": "LlavaProcessor"}))
-    return path
+    """A model that sees."""
+    return write_eyes(tmp_path_factory.mktemp("eyes"))
 
 
 @pytest.fixture(scope="module")
 def expected(model):
-    """Return what transformers' own processor and greedy generation make of a question about pictures."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(model / "tokenizer.json"), bos_token="<s>")
-    processor = LlavaProcessor(CLIPImageProcessorPil(**SIZES), tokenizer, chat_template=TEMPLATE, **OWN)
-    whole = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
-
-    def generated(*pictures):
-        parts = [{"type": "text", "text": QUESTION}, *[{"type": "image"}] * len(pictures)]
-        text = processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True)
-        inputs = processor(text=text, images=list(pictures) or None, return_tensors="pt")
-        with torch.no_grad():
-            made = whole.generate(**inputs, max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None)
-        prompt = inputs["input_ids"][0].tolist()
-        return prompt, made[0, len(prompt) :].tolist()
-
-    return generated
+    """What transformers' own processor and greedy generation make of a question about pictures."""
+    return asked_of_transformers(model, NUM_TOKENS)
 
 
 @pytest.fixture(scope="module")
