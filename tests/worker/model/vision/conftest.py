@@ -45,11 +45,16 @@ class Seer:
         message = msgspec.structs.replace(message, images=images, output_token_ids=list(outputs))
         assert self.engine.add(message) is None
 
-    def ask(self, prompts, **sampling):
-        """Ask all at once; return {name: tokens}."""
+    def ask(self, prompts, *, preempts=False, **sampling):
+        """Ask all at once, and send one away after a pass if wanted; return {name: tokens}."""
         for name, parts in prompts.items():
             self.add(name, parts, **sampling)
-        return finish(self.engine, {name: [] for name in prompts})
+        tokens = {name: [] for name in prompts}
+        if preempts:
+            for output in self.engine.step().outputs:
+                tokens[output.request_id] += output.token_ids
+            self.engine._scheduler._preempt_last()
+        return finish(self.engine, tokens)
 
     @property
     def counters(self):
