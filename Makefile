@@ -46,6 +46,7 @@ typecheck: install ## Check types (mypy strict)
 .PHONY: proto
 proto: install ## Generate code from the .proto files
 	tools/proto.sh
+	$(PY) -m tools.wire
 
 .PHONY: lock
 lock: install ## Resolve requirements/*.txt anew from pyproject.toml

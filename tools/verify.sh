@@ -27,6 +27,7 @@ protobuf_code() { # tools/proto.sh works beside itself, so a copy of the tree's 
 }
 
 check "generated protobuf code" protobuf_code
+check "compatible wire contract" .venv/bin/python -m tools.wire --check
 check "generated files of the chart" .venv/bin/python -m tools.charts --check
 check "reference of metrics" .venv/bin/python -m tools.metric_catalogue --check
 check "reference pages" .venv/bin/python -m tools.pages --check

@@ -87,10 +87,12 @@ class Canaries:
         return Sighting(deployment, self._clock(), self._clock) if is_compared else None
 
     def note(self, sighting: Sighting, code: grpc.StatusCode, *, was_held: bool) -> None:
-        """Take how a request ended."""
-        seen = sighting.deployment
-        canary = seen if seen.canary else self._router.catalogue.canary_of(seen.key)
+        """Take how a request ended. One that began under another try says nothing of this one."""
+        seen, catalogue = sighting.deployment, self._router.catalogue
+        canary = catalogue.get(seen.key) if seen.canary else catalogue.canary_of(seen.key)
         if canary is None or canary.canary is None:
+            return
+        if seen.canary and seen.canary.try_name != canary.canary.try_name:
             return
         one = self._try_of(canary)
         side = one.trial.canary if seen.canary else one.trial.standing

@@ -136,6 +136,23 @@ async def test_another_spec_is_another_try_but_not_other_replicas(house, workers
     assert shares(workers) == [1, LEAST_ERRORS + 1]
 
 
+async def test_a_request_that_began_under_another_try_says_nothing_of_this_one(house, workers, add_canary):
+    await add_canary(weight=100)
+    workers[1].is_gated = True
+    calls = [ask(house) for _ in range(LEAST_ERRORS)]
+    for call in calls:
+        await call.read()
+    change(house, weight=99)
+    await house.until(lambda: known(house).canary.weight == 99)
+    workers[1].fail_after = BROKEN
+    workers[1].gate.set()
+    for call in calls:
+        await refusal_of(call)
+    workers[1].fail_after = None
+    await tokens_of(ask(house, metadata=ALWAYS))
+    assert shares(workers) == [0, LEAST_ERRORS + 1]
+
+
 async def test_what_another_gateway_saw_ends_it_here_as_well(house, workers, add_canary):
     await add_canary(weight=100)
 
