@@ -15,7 +15,8 @@ from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.model.testing_vision import write_tiny_vision_model
 from dormouse_worker.model.testing_vision_families import IMAGE
-from tests.integration.test_images import NUM_TOKENS, QUESTION, TEMPLATE
+from tests.integration.eyes import QUESTION, TEMPLATE
+from tests.integration.test_images import NUM_TOKENS
 from tests.worker.front.images.kit import encoded, picture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
