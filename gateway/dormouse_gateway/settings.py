@@ -13,7 +13,7 @@ from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_gateway.clients.counting import Counting
 from dormouse_gateway.clients.key_files import BadKeyFile
 from dormouse_gateway.clients.keys import Keyring
-from dormouse_gateway.hold.line import HoldLimits, HoldSettings
+from dormouse_gateway.hold.terms import HoldLimits, HoldSettings
 from dormouse_gateway.image_room import DEFAULT_BYTES
 from dormouse_gateway.migrate.migrator import MovingLimits
 from dormouse_gateway.routing.built_in import DEFAULT_BOUND

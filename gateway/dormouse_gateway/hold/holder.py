@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
-from dormouse_gateway.hold.line import Held, HoldFull, HoldQueue, HoldSettings, WaitPolicy, WaitReason
+from dormouse_gateway.hold.line import Held, HoldQueue
 from dormouse_gateway.hold.places import Places
 from dormouse_gateway.hold.slept import Slept
+from dormouse_gateway.hold.terms import HoldFull, HoldSettings, WaitPolicy, WaitReason
 from dormouse_gateway.hold.wait import HoldTicket, Start
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.router import Lease, Router

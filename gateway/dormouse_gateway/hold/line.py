@@ -17,49 +17,11 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from dormouse_gateway.hold.shares import NOBODYS, Flow
+from dormouse_gateway.hold.terms import HoldFull, HoldLimits, WaitPolicy
 from dormouse_kube.reflector import ObjectKey
-
-
-class WaitReason(StrEnum):
-    """What a line waits for."""
-
-    COLD = "cold"  # no worker takes requests: one must start or wake
-    FAILING = "failing"  # the same, and the last start or wake went wrong
-    SATURATED = "saturated"  # those that take requests are full
-
-
-@dataclass(frozen=True, slots=True)
-class WaitPolicy:
-    """What a line waits for, and how long a request of it waits at most."""
-
-    regime: WaitReason
-    limit_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldLimits:
-    """What is held at most, beside the number of requests that each deployment sets for itself."""
-
-    max_bytes: int  # of the requests of one deployment
-    max_total_requests: int  # over all deployments
-    max_total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldSettings:
-    """See the gateway's settings."""
-
-    limits: HoldLimits
-    saturated_timeout_s: float
-    worker_queue: int
-
-
-class HoldFull(Exception):
-    """A request does not fit; the message names the limit."""
 
 
 @dataclass(eq=False, slots=True)

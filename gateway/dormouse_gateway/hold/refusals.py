@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold.line import WaitPolicy, WaitReason
+from dormouse_gateway.hold.terms import WaitPolicy, WaitReason
 from dormouse_gateway.model import Deployment, Endpoint
 
 MAX_NAMES = 20  # a list of all models would not fit into a status

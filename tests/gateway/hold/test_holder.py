@@ -10,7 +10,7 @@ import pytest
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold.holder import TRUST_AGAIN_S
-from dormouse_gateway.hold.line import HoldLimits
+from dormouse_gateway.hold.terms import HoldLimits
 from dormouse_gateway.hold.wait import HoldTicket, Start
 from dormouse_gateway.routing.breaker import Verdict
 from tests.gateway.hold.world import READY, SETTINGS, TINY, World, ended, settled

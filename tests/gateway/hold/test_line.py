@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dormouse_gateway.hold.line import Held, HoldFull, HoldLimits, HoldQueue, WaitPolicy, WaitReason
+from dormouse_gateway.hold.line import Held, HoldQueue
+from dormouse_gateway.hold.terms import HoldFull, HoldLimits, WaitPolicy, WaitReason
 from dormouse_kube.reflector import ObjectKey
 
 TINY, OTHER = ObjectKey("default", "tiny"), ObjectKey("default", "other")

@@ -4,7 +4,7 @@ import asyncio
 
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.hold.holder import Holder
-from dormouse_gateway.hold.line import HoldLimits, HoldSettings
+from dormouse_gateway.hold.terms import HoldLimits, HoldSettings
 from dormouse_gateway.hold.wait import HoldTicket
 from dormouse_gateway.router import Router
 from dormouse_gateway.testing.slices import slice_of
