@@ -8,10 +8,16 @@ from dormouse_worker.model.testing_vision_families import CASES
 
 FAMILIES = sorted(CASES)
 FIRST = {"llava"}
-each_family = pytest.mark.parametrize("family", FAMILIES)
-most_in_slow = pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=() if family in FIRST else pytest.mark.slow) for family in FAMILIES]
-)
+KINDS = FIRST | {"qwen3_vl", "gemma3", "idefics3"}  # positions in three axes; images in one pass; many small pictures
+
+
+def families(quick):
+    """Run a test for these families each time, and for all others in the long run."""
+    every = [pytest.param(family, marks=() if family in quick else pytest.mark.slow) for family in FAMILIES]
+    return pytest.mark.parametrize("family", every)
+
+
+most_in_slow = families(FIRST)
 
 
 def prompts_of(family):
@@ -44,7 +50,7 @@ def compare(said):
     return ask
 
 
-@each_family
+@families(KINDS)
 def test_in_chunks_through_images(make_seer, compare, family):
     seer = make_seer(family, **chunks(family, 7))
     compare(seer, family)
