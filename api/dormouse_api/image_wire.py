@@ -1,4 +1,4 @@
-"""How much of a large message is images, told from its bytes: what else is there is bounded before it is parsed.
+"""How much of a large message is images or sound, told from its bytes: all else is bounded before it is parsed.
 
 A parsed message may take a hundred times its bytes; an image takes as many as it has.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dormouse_api.limits import MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
+from dormouse_api.limits import MAX_AUDIO_BYTES, MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.varint import read_varint
 
@@ -17,7 +17,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _WAYS = {  # from the message to an image: the fields on the way
     kind: (kind.DESCRIPTOR.fields_by_name["chat"].number, 1, 8, 2) for kind in (pb.GenerateRequest, pb.TokenizeRequest)
-}
+} | {pb.TranscribeRequest: (pb.TranscribeRequest.DESCRIPTOR.fields_by_name["audio"].number,)}
+_LIMITS = {pb.TranscribeRequest: ("sound", MAX_AUDIO_BYTES)}
+_IMAGES = ("images", MAX_IMAGES_BYTES)
 
 
 class _Broken(Exception):
@@ -29,11 +31,12 @@ def excess(kind: type[Any], raw: bytes) -> str:
     if len(raw) <= MAX_MESSAGE_BYTES:
         return ""
     num_images = _image_bytes(raw, _WAYS[kind]) if kind in _WAYS else 0
+    what, limit = _LIMITS.get(kind, _IMAGES)
     if len(raw) - num_images > MAX_MESSAGE_BYTES:
-        beside = " beside its images" if num_images else ""
+        beside = f" beside its {what}" if num_images else ""
         return f"{len(raw) - num_images} bytes{beside}; the limit is {MAX_MESSAGE_BYTES}"
-    if num_images > MAX_IMAGES_BYTES:
-        return f"{num_images} bytes of images; the limit is {MAX_IMAGES_BYTES}"
+    if num_images > limit:
+        return f"{num_images} bytes of {what}; the limit is {limit}"
     return ""
 
 

@@ -21,7 +21,7 @@ REFUSED = [
     ({"engine": {"gpuMemoryUtilization": 0}}, ["spec.engine.gpuMemoryUtilization", "0"]),
     ({"engine": {"device": "tpu"}}, ["spec.engine.device", "tpu", "cpu"]),
     ({"engine": {"dtype": "int3"}}, ["spec.engine.dtype", "int3", "bfloat16"]),
-    ({"task": "transcribe"}, ["spec.task", "transcribe", "generate", "embed", "classify", "score"]),
+    ({"task": "draw"}, ["spec.task", "draw", "generate", "embed", "classify", "score", "transcribe"]),
     (
         {"task": "embed", "scaling": {"maxReplicas": 2, "targetKvUsage": 0.5}},
         ["spec.scaling.targetKvUsage", "spec.task is embed, classify or score", "targetOutstandingPerReplica"],
@@ -44,7 +44,10 @@ REFUSED = [
     ({"engine": {**CUDA, "kvStore": STORE}}, ["spec.engine.kvStore", "spec.engine.device cpu"]),
     ({"engine": {"enablePrefixCaching": False, "kvStore": STORE}}, ["spec.engine.kvStore", "enablePrefixCaching"]),
     ({"engine": {"kvStore": STORE}, "parallelism": {"tensor": 2}}, ["spec.engine.kvStore", "one rank"]),
-    ({"engine": {"kvStore": STORE}, "task": "embed"}, ["spec.engine.kvStore", "embed, classify and score have none"]),
+    (
+        {"engine": {"kvStore": STORE}, "task": "embed"},
+        ["spec.engine.kvStore", "embed, classify, score and transcribe do not"],
+    ),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
     (
         {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},

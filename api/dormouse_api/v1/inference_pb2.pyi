@@ -1638,6 +1638,230 @@ class DecideResponse(_message.Message):
 Global___DecideResponse: _TypeAlias = DecideResponse  # noqa: Y015
 
 @_typing.final
+class TranscribeResume(_message.Message):
+    """A request that another worker began. Accepted from the gateway's role only (else INVALID_ARGUMENT)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FRAME_FIELD_NUMBER: _builtins.int
+    NUM_SEGMENTS_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    first_frame: _builtins.int
+    """next_frame of the last message: everything before it is told already"""
+    num_segments: _builtins.int
+    """that are told already"""
+    language: _builtins.str
+    """as the first message said"""
+    def __init__(
+        self,
+        *,
+        first_frame: _builtins.int = ...,
+        num_segments: _builtins.int = ...,
+        language: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_frame", b"first_frame", "language", b"language", "num_segments", b"num_segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscribeResume: _TypeAlias = TranscribeResume  # noqa: Y015
+
+@_typing.final
+class TranscribeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AUDIO_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    TRANSLATE_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    TEMPERATURES_FIELD_NUMBER: _builtins.int
+    LOGPROB_THRESHOLD_FIELD_NUMBER: _builtins.int
+    COMPRESSION_RATIO_THRESHOLD_FIELD_NUMBER: _builtins.int
+    NO_SPEECH_THRESHOLD_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """as in GenerateRequest"""
+    request_id: _builtins.str
+    """as in GenerateRequest"""
+    audio: _builtins.bytes
+    """A file of the kind wav, flac, ogg or mp3, at most 25 MiB. Channels are mixed, any usual sample rate is taken; how
+    long it may last is the worker's to say (--max-audio-seconds).
+    """
+    language: _builtins.str
+    """its code, such as en; empty: the model finds it in the first window"""
+    translate: _builtins.bool
+    """into English"""
+    prompt: _builtins.str
+    """words as they would stand before the first segment: spelling, names. Only its end is used"""
+    logprob_threshold: _builtins.float
+    """A window that is less likely on average, in natural logarithm, is tried again. Default -1."""
+    compression_ratio_threshold: _builtins.float
+    """So is one whose tokens zlib makes shorter by more than this. Default 1.35."""
+    no_speech_threshold: _builtins.float
+    """A window is silence if that is likelier than this, and its words are less likely than logprob_threshold. Default 0.6."""
+    seed: _builtins.int
+    """of temperatures above 0; default: drawn"""
+    priority: _builtins.int
+    """as in GenerateRequest"""
+    @_builtins.property
+    def temperatures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of each window they are tried in this order until one is good enough: at most 8, each 0 to 2. None: 0, 0.2 to 1."""
+
+    @_builtins.property
+    def resume(self) -> Global___TranscribeResume:
+        """set by gateways only"""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        audio: _builtins.bytes = ...,
+        language: _builtins.str = ...,
+        translate: _builtins.bool = ...,
+        prompt: _builtins.str = ...,
+        temperatures: _abc.Iterable[_builtins.float] | None = ...,
+        logprob_threshold: _builtins.float | None = ...,
+        compression_ratio_threshold: _builtins.float | None = ...,
+        no_speech_threshold: _builtins.float | None = ...,
+        seed: _builtins.int | None = ...,
+        priority: _builtins.int = ...,
+        resume: Global___TranscribeResume | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compression_ratio_threshold", b"_compression_ratio_threshold", "_logprob_threshold", b"_logprob_threshold", "_no_speech_threshold", b"_no_speech_threshold", "_seed", b"_seed", "compression_ratio_threshold", b"compression_ratio_threshold", "logprob_threshold", b"logprob_threshold", "no_speech_threshold", b"no_speech_threshold", "resume", b"resume", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compression_ratio_threshold", b"_compression_ratio_threshold", "_logprob_threshold", b"_logprob_threshold", "_no_speech_threshold", b"_no_speech_threshold", "_seed", b"_seed", "audio", b"audio", "compression_ratio_threshold", b"compression_ratio_threshold", "language", b"language", "logprob_threshold", b"logprob_threshold", "model", b"model", "no_speech_threshold", b"no_speech_threshold", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "seed", b"seed", "temperatures", b"temperatures", "translate", b"translate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compression_ratio_threshold: _TypeAlias = _typing.Literal["compression_ratio_threshold"]  # noqa: Y015
+    _WhichOneofArgType__compression_ratio_threshold: _TypeAlias = _typing.Literal["_compression_ratio_threshold", b"_compression_ratio_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__logprob_threshold: _TypeAlias = _typing.Literal["logprob_threshold"]  # noqa: Y015
+    _WhichOneofArgType__logprob_threshold: _TypeAlias = _typing.Literal["_logprob_threshold", b"_logprob_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__no_speech_threshold: _TypeAlias = _typing.Literal["no_speech_threshold"]  # noqa: Y015
+    _WhichOneofArgType__no_speech_threshold: _TypeAlias = _typing.Literal["_no_speech_threshold", b"_no_speech_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compression_ratio_threshold) -> _WhichOneofReturnType__compression_ratio_threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprob_threshold) -> _WhichOneofReturnType__logprob_threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__no_speech_threshold) -> _WhichOneofReturnType__no_speech_threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___TranscribeRequest: _TypeAlias = TranscribeRequest  # noqa: Y015
+
+@_typing.final
+class TranscribeSegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    AVG_LOGPROB_FIELD_NUMBER: _builtins.int
+    COMPRESSION_RATIO_FIELD_NUMBER: _builtins.int
+    NO_SPEECH_PROB_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """from 0, in order"""
+    start: _builtins.float
+    """seconds from the beginning of the sound"""
+    end: _builtins.float
+    text: _builtins.str
+    """without what the tokens of time say"""
+    temperature: _builtins.float
+    """by which it was heard"""
+    avg_logprob: _builtins.float
+    """of its window, as are the next two"""
+    compression_ratio: _builtins.float
+    no_speech_prob: _builtins.float
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """those of time included"""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        start: _builtins.float = ...,
+        end: _builtins.float = ...,
+        text: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        temperature: _builtins.float = ...,
+        avg_logprob: _builtins.float = ...,
+        compression_ratio: _builtins.float = ...,
+        no_speech_prob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avg_logprob", b"avg_logprob", "compression_ratio", b"compression_ratio", "end", b"end", "id", b"id", "no_speech_prob", b"no_speech_prob", "start", b"start", "temperature", b"temperature", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscribeSegment: _TypeAlias = TranscribeSegment  # noqa: Y015
+
+@_typing.final
+class TranscribeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NEXT_FRAME_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    MIGRATED_FIELD_NUMBER: _builtins.int
+    language: _builtins.str
+    """first message only: its code"""
+    duration: _builtins.float
+    """first message only: of the sound, in seconds"""
+    request_id: _builtins.str
+    """first message only"""
+    next_frame: _builtins.int
+    """hundredths of a second of the sound that are done"""
+    migrated: _builtins.bool
+    """last message only: a gateway continued it on another worker"""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TranscribeSegment]:
+        """of one window; none where nobody speaks"""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """last message only: tokens of all prompts, and of all attempts; of a moved call those of its last worker"""
+
+    @_builtins.property
+    def timings(self) -> Global___Timings:
+        """last message only: queue_seconds of the first window, and in prefill_seconds all windows"""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[Global___TranscribeSegment] | None = ...,
+        language: _builtins.str = ...,
+        duration: _builtins.float = ...,
+        request_id: _builtins.str = ...,
+        next_frame: _builtins.int = ...,
+        usage: Global___Usage | None = ...,
+        timings: Global___Timings | None = ...,
+        migrated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "language", b"language", "migrated", b"migrated", "next_frame", b"next_frame", "request_id", b"request_id", "segments", b"segments", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscribeResponse: _TypeAlias = TranscribeResponse  # noqa: Y015
+
+@_typing.final
 class TokenizeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,6 +59,11 @@ class InferenceStub:
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.FromString,
                 _registered_method=True)
+        self.Transcribe = channel.unary_stream(
+                '/dormouse.v1.Inference/Transcribe',
+                request_serializer=dormouse__api_dot_v1_dot_inference__pb2.TranscribeRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_inference__pb2.TranscribeResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/dormouse.v1.Inference/Tokenize',
                 request_serializer=dormouse__api_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -121,6 +126,14 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Transcribe(self, request, context):
+        """Turns sound into text, and streams it as it is heard: one message or more with segments, in order, the last of which
+        has the usage. Of models that read sound.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep.
         """
@@ -176,6 +189,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Decide,
                     request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.SerializeToString,
+            ),
+            'Transcribe': grpc.unary_stream_rpc_method_handler(
+                    servicer.Transcribe,
+                    request_deserializer=dormouse__api_dot_v1_dot_inference__pb2.TranscribeRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_inference__pb2.TranscribeResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -333,6 +351,33 @@ class Inference:
             '/dormouse.v1.Inference/Decide',
             dormouse__api_dot_v1_dot_inference__pb2.DecideRequest.SerializeToString,
             dormouse__api_dot_v1_dot_inference__pb2.DecideResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transcribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dormouse.v1.Inference/Transcribe',
+            dormouse__api_dot_v1_dot_inference__pb2.TranscribeRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_inference__pb2.TranscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,10 @@ class InferenceStub:
     """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
     models that generate. Whole or not at all, as Embed.
     """
+    Transcribe: _grpc.UnaryStreamMultiCallable[_inference_pb2.TranscribeRequest, _inference_pb2.TranscribeResponse]
+    """Turns sound into text, and streams it as it is heard: one message or more with segments, in order, the last of which
+    has the usage. Of models that read sound.
+    """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
@@ -82,6 +86,10 @@ class InferenceAsyncStub(InferenceStub):
     Decide: _aio.UnaryUnaryMultiCallable[_inference_pb2.DecideRequest, _inference_pb2.DecideResponse]  # type: ignore[assignment]
     """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
     models that generate. Whole or not at all, as Embed.
+    """
+    Transcribe: _aio.UnaryStreamMultiCallable[_inference_pb2.TranscribeRequest, _inference_pb2.TranscribeResponse]  # type: ignore[assignment]
+    """Turns sound into text, and streams it as it is heard: one message or more with segments, in order, the last of which
+    has the usage. Of models that read sound.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text, or a chat rendered by the model's own template, into token ids. Works while asleep."""
@@ -135,6 +143,16 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_pb2.DecideResponse, _abc.Awaitable[_inference_pb2.DecideResponse]]:
         """Answers questions about a text by how likely the model is to say each of their labels: nothing is generated. Of
         models that generate. Whole or not at all, as Embed.
+        """
+
+    @_abc_1.abstractmethod
+    def Transcribe(
+        self,
+        request: _inference_pb2.TranscribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_pb2.TranscribeResponse], _abc.AsyncIterator[_inference_pb2.TranscribeResponse]]:
+        """Turns sound into text, and streams it as it is heard: one message or more with segments, in order, the last of which
+        has the usage. Of models that read sound.
         """
 
     @_abc_1.abstractmethod

@@ -86,6 +86,31 @@ class AddPooling(msgspec.Struct, frozen=True, tag=True):
     second_starts: list[int] = []  # of pairs: the place of each one's first token of the second kind, 0 = it has none
 
 
+class WindowParams(msgspec.Struct, frozen=True, gc=False):
+    """How a window of sound becomes tokens; every limit is checked (the front does). Names as those of Whisper."""
+
+    max_tokens: int  # of the output, its end included
+    bytes_per_token: int  # where compression is measured
+    timestamps: bool = True  # what is said stands between tokens of time
+    temperatures: tuple[float, ...] = (0.0,)  # tried in this order, until an output is good enough
+    compression_ratio_threshold: float | None = None  # above it an output repeats itself
+    logprob_threshold: float | None = None  # below it, on average, it is not sure
+    no_speech_threshold: float | None = None  # above it nobody speaks, if it is not sure either
+    seed: int = 0  # of temperatures above 0
+
+
+class AddWindow(msgspec.Struct, frozen=True, tag=True):
+    """A validated window of sound. It ends with one `WindowOutput` or as failed."""
+
+    request_id: str  # unique for the life of the front, among `AddRequest`s too
+    tensors: str  # a file below the pod's folder for them: float32 [frames, mels] of features, as many as a window has
+    prompt_token_ids: list[int]  # of the decoder
+    params: WindowParams
+    start_place: int = 0  # where in the prompt <|startoftranscript|> is
+    language_ids: list[int] = []  # if any: the one that the model finds likeliest takes the place behind it
+    priority: int = 0  # lower goes first; equal ones in order of arrival
+
+
 class AddDecision(msgspec.Struct, frozen=True, tag=True):
     """Validated sequences of one token that begin alike, each of which tells how likely named tokens come next.
 
@@ -237,6 +262,23 @@ class PooledOutput(msgspec.Struct, frozen=True, gc=False):
     prefill_seconds: float = 0.0  # first scheduled → last vector
 
 
+class WindowOutput(msgspec.Struct, frozen=True, gc=False):
+    """What became of one window of sound."""
+
+    request_id: str
+    token_ids: list[int]  # without the end; empty if aborted
+    language_id: int = -1  # that was found; -1 = it was not asked for
+    is_silent: bool = False  # nobody speaks, by the thresholds
+    temperature: float = 0.0  # that gave them
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float = 0.0
+    finish_reason: str = "stop"  # stop | abort
+    queue_seconds: float = 0.0  # accepted → first scheduled
+    prefill_seconds: float = 0.0  # first scheduled → last token
+    num_tokens: int = 0  # that were computed, those of attempts that were not good enough included
+
+
 class StoreCounts(msgspec.Struct, frozen=True):
     """What became of blocks between the cache and the store that outlives the engine, since the message before."""
 
@@ -262,6 +304,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     not_finite: int = 0  # of the failed: requests whose logits were not finite
     refused: dict[str, str] = {}  # request id → why; what it asks for cannot be kept any further
     pooled: list[PooledOutput] = []
+    windows: list[WindowOutput] = []
     drafts: DraftCounts | None = None  # since the message before; None = there were none
     kv_store: StoreCounts | None = None  # None = nothing was counted
     mm_cache_queries: int = 0  # images of requests that were admitted since the message before
@@ -281,5 +324,6 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
     value: int | str = ""  # what it returns: prepare_wake_up the missing bytes, stop_profile the trace's path
 
 
-FrontMessage = AddRequest | AddPooling | AddDecision | AbortRequests | CommandRequest
+Added = AddRequest | AddPooling | AddWindow  # what an engine takes one by one
+FrontMessage = Added | AddDecision | AbortRequests | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult

@@ -32,7 +32,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Annotated[str, _flag("directory with config.json, tokenizer.json and *.safetensors")]
     task: Annotated[
-        Literal["auto", "generate", "embed", "classify", "score"],
+        Literal["auto", "generate", "embed", "classify", "score", "transcribe"],
         _flag("what the model is for: auto = as its architecture and sentence-transformers' files say (default)"),
     ] = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], _flag("auto = the model's own (default)")] = (

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-GENERATE, EMBED, CLASSIFY, SCORE = "generate", "embed", "classify", "score"
-Task = Literal["generate", "embed", "classify", "score"]
+GENERATE, EMBED, CLASSIFY, SCORE, TRANSCRIBE = "generate", "embed", "classify", "score", "transcribe"
+Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 HEADS: frozenset[str] = frozenset({CLASSIFY, SCORE})  # a sequence classifier's head makes numbers of each text
 POOLING: frozenset[str] = HEADS | {EMBED}  # a pass gives vectors: no tokens are chosen, and no cache is kept
+ONE_RANK: frozenset[str] = POOLING | {
+    TRANSCRIBE
+}  # nothing of what divides or changes a model that makes text goes with it
 
 _DOORS: Mapping[str, str] = MappingProxyType(
     {
@@ -17,6 +20,7 @@ _DOORS: Mapping[str, str] = MappingProxyType(
         EMBED: "Embed (/v1/embeddings)",
         CLASSIFY: "Classify (/classify)",
         SCORE: "Score (/v1/rerank, /v1/score)",
+        TRANSCRIBE: "Transcribe (/v1/audio/transcriptions, /v1/audio/translations)",
     }
 )
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.tasks import GENERATE, TRANSCRIBE
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, StagedExecutor
+from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, SpeechExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.keeping import make_keeper
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
+from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
 from dormouse_worker.engine.stepping import Stepper
 from dormouse_worker.engine.swap import SwapSpace
 
@@ -30,8 +32,12 @@ def build_stepper(
     *,
     clock: Callable[[], float],
     adapters: AdapterSlots | None = None,
+    task: str = GENERATE,
 ) -> Stepper:
     """Return an idle engine for whatever the ranks give: one that needs no blocks makes vectors."""
+    if task == TRANSCRIBE:
+        assert isinstance(executor, SpeechExecutor), "who transcribes reads sound"
+        return SpeechEngine(executor, SpeechLimits(agreed[0], report.max_model_len), clock)
     if report.block_bytes:
         return build_engine(settings, report, agreed, executor, clock=clock, adapters=adapters)
     assert isinstance(executor, PoolingExecutor), "who reports no blocks makes vectors"

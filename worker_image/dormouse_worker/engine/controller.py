@@ -32,8 +32,7 @@ from dormouse_worker.common.errors import (
 from dormouse_worker.common.ipc import (
     AbortRequests,
     AddDecision,
-    AddPooling,
-    AddRequest,
+    Added,
     CommandRequest,
     CommandResult,
     EngineMessage,
@@ -42,6 +41,7 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.engine import resting
 from dormouse_worker.engine.adapter_commands import AdapterCommands
 from dormouse_worker.engine.assembly import build_stepper
@@ -130,7 +130,7 @@ class Controller:
 
     def handle(self, message: FrontMessage) -> None:
         """Carry out one message of the front; raises nothing."""
-        if isinstance(message, AddRequest | AddPooling):
+        if isinstance(message, Added):
             self._add(message)
         elif isinstance(message, AddDecision):
             for request in requests_of(message):
@@ -168,7 +168,7 @@ class Controller:
             self._send(engine.give_up(NOT_FINITE))
             self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})"))
 
-    def _add(self, message: AddRequest | AddPooling) -> None:
+    def _add(self, message: Added) -> None:
         if self._engine is not None and self._engine.is_leaving(message.request_id):
             self._settle()
         if (refusal := take(message, self._engine, self._teller.status)) is not None:
@@ -221,8 +221,15 @@ class Controller:
                 self._teller.change(State.PROFILED)
                 raise
         self._agreed = counts
+        model = self._teller.status.model
         self._engine = build_stepper(
-            self._settings, report, self._agreed, self._executor, clock=self._clock, adapters=self._adapters.slots
+            self._settings,
+            report,
+            self._agreed,
+            self._executor,
+            clock=self._clock,
+            adapters=self._adapters.slots,
+            task=model.task if model is not None else GENERATE,
         )
         self._open()
 

@@ -9,7 +9,7 @@ from copy import copy
 from functools import partial
 
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, AddRequest, DraftCounts, StepOutputs, TokenOutput
+from dormouse_worker.common.ipc import Added, AddRequest, DraftCounts, StepOutputs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
@@ -70,12 +70,12 @@ class Engine:
         """Return how many requests are unfinished."""
         return self._scheduler.num_running + self._scheduler.num_waiting
 
-    def add(self, message: AddRequest | AddPooling) -> str | None:
+    def add(self, message: Added) -> str | None:
         """Queue a request; return why it cannot be taken, or None. The front has checked it; this is the net below.
 
         Raises GrammarRefused where nothing here can be bound by its grammar.
         """
-        if isinstance(message, AddPooling):
+        if not isinstance(message, AddRequest):
             return "the model makes text, and no vectors"
         limit = self._scheduler.limits.max_model_len
         num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)

@@ -12,6 +12,7 @@ from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, R
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 
 
 class ModelExecutor(Protocol):
@@ -58,6 +59,14 @@ class PoolingExecutor(Protocol):
 
     def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
         """Compute the batch; return a vector for each of its texts, in order. Errors are those of `execute_model`."""
+
+
+@runtime_checkable
+class SpeechExecutor(Protocol):
+    """Runs passes over windows of sound."""
+
+    def execute_speech(self, batch: SpeechBatch) -> SpeechOutput:
+        """Encode, then compute a token of each row, in order. Errors are those of `execute_model`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dormouse_worker.common.grammar import GrammarRefused
-from dormouse_worker.common.ipc import AddPooling, AddRequest, EngineStatus, State, StepOutputs
+from dormouse_worker.common.ipc import Added, EngineStatus, State, StepOutputs
 from dormouse_worker.engine.stepping import Stepper
 from dormouse_worker.engine.validation import unknown_token
 
 
-def take(message: AddRequest | AddPooling, engine: Stepper | None, status: EngineStatus) -> StepOutputs | None:
+def take(message: Added, engine: Stepper | None, status: EngineStatus) -> StepOutputs | None:
     """Give the request to the engine; return the answer if it is not taken, None if it is."""
     if engine is None or status.state is not State.READY:
         why = f"the worker is {status.state} and takes no requests"

@@ -1,11 +1,11 @@
-"""What the controller needs of an engine, whatever its passes give: tokens (`engine`) or vectors (`pooling`)."""
+"""What the controller needs of an engine, whatever its passes give: tokens, vectors, or tokens of sound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from dormouse_worker.common.ipc import AddPooling, AddRequest, StepOutputs
+from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor
 
@@ -26,7 +26,7 @@ class Stepper(Protocol):
     @property
     def cached_blocks(self) -> tuple[int, ...]: ...  # noqa: D102
 
-    def add(self, message: AddRequest | AddPooling) -> str | None: ...  # noqa: D102
+    def add(self, message: Added) -> str | None: ...  # noqa: D102
 
     def abort(self, request_ids: list[str]) -> Sequence[Any]:
         """Free these requests; return their last outputs, which `outputs` takes."""

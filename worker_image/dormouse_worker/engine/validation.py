@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.common.ipc import AddPooling, AddRequest, MemoryReport
+from dormouse_worker.common.ipc import Added, AddPooling, AddWindow, MemoryReport
 from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 
@@ -101,7 +101,7 @@ def _check_no_blocks(num_gpu_blocks: int, num_cpu_blocks: int) -> None:
             raise InvalidArgument(f"{name} is {count}; allowed is 0: the model's task keeps no cache")
 
 
-def unknown_token(message: AddRequest | AddPooling, vocab_size: int) -> str | None:
+def unknown_token(message: Added, vocab_size: int) -> str | None:
     """Return why the model has no row for a token of this request, None if it has one for each; 0 = size not known.
 
     The front has checked it; this is the net below: one row that is not there would fail its whole batch.
@@ -113,11 +113,14 @@ def unknown_token(message: AddRequest | AddPooling, vocab_size: int) -> str | No
     return None
 
 
-def _token_ids(message: AddRequest | AddPooling) -> Iterator[tuple[str, Sequence[int]]]:
+def _token_ids(message: Added) -> Iterator[tuple[str, Sequence[int]]]:
     if isinstance(message, AddPooling):
         yield from ((f"inputs[{place}]", ids) for place, ids in enumerate(message.inputs))
         return
     yield "prompt_token_ids", message.prompt_token_ids
+    if isinstance(message, AddWindow):
+        yield "language_ids", message.language_ids
+        return
     yield "output_token_ids", message.output_token_ids
     yield "prediction_token_ids", message.prediction_token_ids
     yield "logprob_token_ids", message.sampling.logprob_token_ids

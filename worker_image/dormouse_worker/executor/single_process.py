@@ -18,6 +18,7 @@ from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
@@ -109,6 +110,11 @@ class SingleProcessExecutor:
     def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
         """See `PoolingExecutor`."""
         output: PoolingOutput = self._built().execute_method("execute_pooling", batch)
+        return output
+
+    def execute_speech(self, batch: SpeechBatch) -> SpeechOutput:
+        """See `SpeechExecutor`."""
+        output: SpeechOutput = self._built().execute_method("execute_speech", batch)
         return output
 
     def start_profile(self, directory: str) -> None:

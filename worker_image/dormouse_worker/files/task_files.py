@@ -12,9 +12,10 @@ from typing import Any
 
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, POOLING, SCORE
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, ONE_RANK, SCORE, TRANSCRIBE
 from dormouse_worker.files.head_files import is_classifier, read_head
 from dormouse_worker.files.json_files import read_json
+from dormouse_worker.files.speech_files import LISTENER, hears
 
 MODULES_FILE = "modules.json"
 MEAN, CLS, LAST, MAX, MEAN_SQRT, WEIGHTED = "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"
@@ -45,7 +46,7 @@ class Pooling:
 def task_of(settings: EngineSettings, config: Mapping[str, Any]) -> str:
     """Return the task: as set, or by the files. Raises InvalidSettings for what the task cannot be combined with."""
     task = settings.task if settings.task != "auto" else _by_files(settings.model_path, config)
-    if task in POOLING:
+    if task in ONE_RANK:
         _check_alone(settings, config, task)
     return task
 
@@ -66,6 +67,8 @@ def read_pooling(path: Path, config: Mapping[str, Any]) -> Pooling:
 
 
 def _by_files(path: Path, config: Mapping[str, Any]) -> str:
+    if hears(config):
+        return TRANSCRIBE
     if is_classifier(config):
         return SCORE if len(read_head(path, config).labels) == 1 else CLASSIFY
     if (path / MODULES_FILE).is_file():
@@ -77,7 +80,7 @@ def _by_files(path: Path, config: Mapping[str, Any]) -> str:
 
 
 def _check_alone(settings: EngineSettings, config: Mapping[str, Any], task: str) -> None:
-    """Refuse by name what vectors are not made with."""
+    """Refuse by name what vectors are not made with, and sound is not read with."""
     ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
     wrong = {
         f"tensor_parallel_size × pipeline_parallel_size is {ranks}; allowed is 1": ranks > 1,
@@ -87,10 +90,14 @@ def _check_alone(settings: EngineSettings, config: Mapping[str, Any], task: str)
         "compile_sizes is set; allowed is none": bool(settings.compile_sizes),
         "enable_lora is set; allowed are models without adapters": settings.enable_lora,
         f"speculation_method is {settings.speculation_method}; allowed is off": settings.speculation_method != "off",
-        f"kv_store_dir is {settings.kv_store_dir!r}; allowed is none, for there are no blocks": settings.kv_store_dir,
+        f"kv_store_dir is {settings.kv_store_dir!r}; allowed is none, for no prefix is cached": settings.kv_store_dir,
     }
     if why := next((words for words, is_so in wrong.items() if is_so), ""):
         raise InvalidSettings(f"{why} where the task is {task}")
+    if task == TRANSCRIBE and not hears(config):
+        raise InvalidSettings(f"config.json is of {config.get('architectures')}; task transcribe needs {LISTENER}")
+    if hears(config) and task != TRANSCRIBE:
+        raise InvalidSettings(f"task is {task}; a {LISTENER} has transcribe")
     if task == SCORE and (num_labels := len(read_head(settings.model_path, config).labels)) != 1:
         raise InvalidSettings(f"config.json names {num_labels} labels; allowed is 1 where the task is score: classify")
 

@@ -263,7 +263,14 @@ class Front:
         """Read the model's files; slow. Raises nothing."""
         try:
             names, desk = settings.served_model_names, self._images.desk_for(engine, settings.images)
-            model = load_model(as_directory(engine), names, work=self._text_work, now=self._now, make_desk=desk)
+            model = load_model(
+                as_directory(engine),
+                names,
+                work=self._text_work,
+                now=self._now,
+                make_desk=desk,
+                make_desk_for_sound=self._images.desk_for_sound(engine, settings.sounds),
+            )
         except WorkerError as error:
             return EngineConfig(settings, engine, error)
         except OSError as error:  # the volume's: access denied, stale handle, timed out

@@ -21,6 +21,7 @@ from dormouse_worker.common.ipc import (
     AddDecision,
     AddPooling,
     AddRequest,
+    AddWindow,
     CommandRequest,
     CommandResult,
     EngineMessage,
@@ -33,6 +34,7 @@ from dormouse_worker.common.ipc import (
     StepOutputs,
     TokenLogprobs,
     TokenOutput,
+    WindowOutput,
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
@@ -129,6 +131,10 @@ class FakeEngine:
             vectors = [fake_vector(text, message.params.dimensions) for text in message.inputs]
             pooled = [PooledOutput(message.request_id, vectors, "stop", 0.25, 0.5)]
             return [StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, pooled=pooled)]
+        if isinstance(message, AddWindow):
+            language = message.language_ids[0] if message.language_ids else -1
+            heard = [WindowOutput(message.request_id, list(b" hi"), language_id=language, num_tokens=4)]
+            return [StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, windows=heard)]
         muted = [key for key in message.request_ids if key in self._muted]
         self._muted.difference_update(muted)
         if muted:

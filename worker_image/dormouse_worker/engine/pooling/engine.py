@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, AddRequest, PooledOutput, StepOutputs
+from dormouse_worker.common.ipc import Added, AddPooling, PooledOutput, StepOutputs
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, PoolingExecutor
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
@@ -88,9 +88,9 @@ class PoolingEngine:
         """Return nothing: no block holds anything."""
         return ()
 
-    def add(self, message: AddRequest | AddPooling) -> str | None:
+    def add(self, message: Added) -> str | None:
         """Queue a call; return why it cannot be taken, or None. The front has checked it; this is the net below."""
-        if isinstance(message, AddRequest):
+        if not isinstance(message, AddPooling):
             return "the model makes vectors, and no text"
         limit = self._limits.max_model_len
         if not message.inputs or not all(message.inputs):

@@ -13,7 +13,7 @@ from dormouse_worker.common.errors import InvalidArgument, InvalidSettings, Work
 from dormouse_worker.common.host import lasting_objects
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import has_stand_in
-from dormouse_worker.common.tasks import GENERATE, POOLING
+from dormouse_worker.common.tasks import GENERATE, POOLING, TRANSCRIBE
 from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.executor.worker.classes import resolve_worker_class
 from dormouse_worker.model.slim_imports import import_slim
@@ -26,11 +26,17 @@ WORKER_CLASSES = {
 }
 STAND_IN_CLASS = "dormouse_worker.executor.worker.stand_in_worker.StandInWorker"
 _POOLING = "dormouse_worker.executor.worker.pooling_devices."
+_SPEECH = "dormouse_worker.executor.worker.speech_worker."
+SPEECH_CLASSES = {"cpu": f"{_SPEECH}CpuSpeechWorker", "cuda": f"{_SPEECH}GpuSpeechWorker"}
 POOLING_CLASSES = {"cpu": f"{_POOLING}CpuPoolingWorker", "cuda": f"{_POOLING}GpuPoolingWorker"}
 
 
 def worker_class_of(settings: EngineSettings, environ: Mapping[str, str], task: str = GENERATE) -> str:
     """Return the qualified name of the worker's class. Raises InvalidSettings for a device that has none."""
+    if task == TRANSCRIBE:
+        if has_stand_in(settings, environ):
+            raise InvalidSettings("the device is a stand-in for a GPU, which has none for the task transcribe")
+        return SPEECH_CLASSES[settings.device]
     if task in POOLING:
         return (
             f"{_POOLING}StandInPoolingWorker" if has_stand_in(settings, environ) else POOLING_CLASSES[settings.device]

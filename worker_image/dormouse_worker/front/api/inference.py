@@ -16,7 +16,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
-from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, wrong_task
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, TRANSCRIBE, wrong_task
 from dormouse_worker.front.api.answers import abort, answered, unexpected
 from dormouse_worker.front.decisions.deciding import decide
 from dormouse_worker.front.requests import validation
@@ -25,6 +25,7 @@ from dormouse_worker.front.requests.embedding import embed
 from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
 from dormouse_worker.front.requests.scoring import classify, score
+from dormouse_worker.front.speech.transcribing import transcribe
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.served_model import Model
 from dormouse_worker.front.worker import Worker
@@ -90,6 +91,17 @@ class InferenceService(rpc.InferenceServicer):
         """Answer questions by how likely their labels are."""
         model, caller, time_limit = self._whole(request.model, context, ("Decide", GENERATE))
         return await in_time(decide(self._worker, model, request, caller), time_limit)
+
+    async def Transcribe(self, request: pb.TranscribeRequest, context: Context) -> AsyncIterator[pb.TranscribeResponse]:
+        """Turn sound into text, window by window."""
+        try:
+            model, caller, _ = self._whole(readable(request).model, context, ("Transcribe", TRANSCRIBE))
+            async for response in transcribe(self._worker, model, request, caller):
+                yield response
+        except CallError as refusal:
+            await abort(context, refusal)
+        except Exception as surprise:  # noqa: BLE001  nothing that a caller sends may end the process
+            await abort(context, unexpected(surprise))
 
     @answered
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:

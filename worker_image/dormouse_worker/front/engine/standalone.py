@@ -10,7 +10,7 @@ from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.status import CallError
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import State
-from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE
+from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, TRANSCRIBE
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ _TO_TRY = {
     GENERATE: ("Generate", '{"text": "Hello"}'),
     EMBED: ("Embed", '{"inputs": [{"text": "Hello"}]}'),
     CLASSIFY: ("Classify", '{"inputs": [{"text": "Hello"}]}'),
+    TRANSCRIBE: ("Transcribe", '{"audio": "BASE64"}'),
     SCORE: ("Score", '{"query": "Hello", "documents": ["Good morning"]}'),
 }
 

@@ -8,6 +8,7 @@ from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.front.flags import flag_types
 from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags
 from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.speech.limits import AudioLimits
 
 
 def add_serving_flags(group: argparse._ArgumentGroup) -> None:
@@ -16,6 +17,7 @@ def add_serving_flags(group: argparse._ArgumentGroup) -> None:
     _add_grace(group)
     _add_limits(group)
     _add_images(group)
+    _add_sounds(group)
     add_engine_care_flags(group)
     group.add_argument(
         "--standalone",
@@ -116,6 +118,17 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
         metavar="SIZE",
         help="processed images in the pod's shared memory, in use or kept for the next question; at most half of what "
         "is free there at the start (default 512Mi)",
+    )
+
+
+def _add_sounds(group: argparse._ArgumentGroup) -> None:
+    usual = AudioLimits()
+    group.add_argument(
+        "--max-audio-seconds",
+        default=usual.max_seconds,
+        type=flag_types.positive_seconds,
+        metavar="SECONDS",
+        help="how long a sound may last; longer ones are refused, not decoded (default 7200)",
     )
 
 

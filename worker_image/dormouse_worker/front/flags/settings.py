@@ -19,6 +19,7 @@ from dormouse_worker.front.flags.group import add_group_flags, check_group_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
 from dormouse_worker.front.flags.serving import add_serving_flags
 from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.speech.limits import AudioLimits
 
 EPILOG = """
 Sizes are bytes, or a number with Ki, Mi, Gi or Ti.
@@ -72,6 +73,7 @@ class FrontSettings:
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
+    sounds: AudioLimits = field(default_factory=AudioLimits)  # where the model reads sound
     images: ImageLimits = field(default_factory=ImageLimits)  # of prompts, where the model sees
 
     def proofs(self) -> TicketCheck:
@@ -154,6 +156,7 @@ def _front_settings(
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
         tracing=_tracing(parser, flags, environ),
         lora_modules=tuple(flags.lora_modules or ()),
+        sounds=AudioLimits(max_seconds=flags.max_audio_seconds),
         images=ImageLimits(max_pixels=flags.max_image_pixels, cache_bytes=flags.image_cache_bytes),
     )
 

@@ -1,4 +1,4 @@
-"""Where a front's images lie: engines are told, and nothing is left of it."""
+"""Where a front's images and windows of sound lie: engines are told, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.speech_files import SpeechSpec
 from dormouse_worker.files.vision_files import VisionSpec
 from dormouse_worker.front.engine.sides import Spawn, SpawnFor
 from dormouse_worker.front.images.desk import ImageDesk
 from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.speech.desk import SpeechDesk
+from dormouse_worker.front.speech.limits import AudioLimits
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a folder of our own in it, which only we may enter
 
@@ -47,6 +50,10 @@ class ImageFolder:
     def desk_for(self, engine: EngineSettings, limits: ImageLimits) -> Callable[[VisionSpec], ImageDesk]:
         """Return what makes the desk of a model."""
         return partial(ImageDesk, limits=limits, folder=Path(engine.image_dir or self.path))
+
+    def desk_for_sound(self, engine: EngineSettings, limits: AudioLimits) -> Callable[[SpeechSpec], SpeechDesk]:
+        """Return what makes the desk of a model that reads sound."""
+        return partial(SpeechDesk, limits=limits, folder=Path(engine.image_dir or self.path))
 
     def close(self) -> None:
         """Delete it."""

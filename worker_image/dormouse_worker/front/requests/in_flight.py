@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -18,12 +18,14 @@ from dormouse_worker.common.ipc import (
     AddDecision,
     AddPooling,
     AddRequest,
+    AddWindow,
     FrontMessage,
     PooledOutput,
     PoolingParams,
     Sampling,
     StepOutputs,
     TokenOutput,
+    WindowOutput,
 )
 from dormouse_worker.front.decisions.reads import Read
 from dormouse_worker.front.engine.status_board import Changes
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 RETRY_FULL_S = 1.0
 RETRY_LOST_S = 5.0
 
-Answer = OutputStream | PooledAnswer | Read  # what waits for the engine
+Answer = OutputStream | PooledAnswer[Any] | Read  # what waits for the engine
 Branch = tuple[list[int], tuple[int, ...]]  # how a sequence goes on, and the tokens that are asked about
 
 
@@ -45,8 +47,8 @@ class RequestEvents(Protocol):
     def on_tokens(self, stream: OutputStream, num_tokens: int, previous_token_s: float | None) -> None:
         """The engine produced tokens; the time of the tokens before, None for the first."""
 
-    def on_pooled(self, answer: PooledAnswer | Read) -> None:
-        """All vectors of a call came, or what one sequence of a Decide call is told."""
+    def on_pooled(self, answer: PooledAnswer[Any] | Read) -> None:
+        """All vectors of a call came, or the tokens of a window, or what one sequence of a Decide call is told."""
 
     def on_end(self, stream: Answer, reason: str) -> None:
         """A request ended: stop, length, abort (also: the caller left) or error."""
@@ -89,14 +91,15 @@ class RequestTable:
         self._ids = itertools.count(1)
         self.num_accepted = 0
         self.num_waiting = 0  # not yet heard of by the engine's outputs
+        self._num_held = 0  # calls that have nothing with the engine just now, and go on
         self._num_preparing = 0  # being tokenized: not in the table yet, but they take room in the queue
 
     def __repr__(self) -> str:
         return f"RequestTable({len(self)} in flight, {self.num_waiting} waiting, {self.num_accepted} accepted)"
 
     def __len__(self) -> int:
-        """Return how many requests are in flight."""
-        return len(self._streams)
+        """Return how many requests are in flight, and how many calls are between two of theirs."""
+        return len(self._streams) + self._num_held
 
     @property
     def num_running(self) -> int:
@@ -142,6 +145,16 @@ class RequestTable:
         finally:
             self._num_preparing -= num_requests
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Count a call as in flight for the block, also between its windows: nobody sleeps meanwhile."""
+        self._num_held += 1
+        try:
+            yield
+        finally:
+            self._num_held -= 1
+            self._changes.notify()
+
     def open(self, order: Order, choices: Sequence[tuple[OutputStream, Sampling]]) -> tuple[str, ...]:
         """Hand a call's choices to the engine; return the ids under which they run."""
         keys = tuple(str(next(self._ids)) for _ in choices)
@@ -161,7 +174,7 @@ class RequestTable:
 
     def open_pooling(
         self,
-        answer: PooledAnswer,
+        answer: PooledAnswer[PooledOutput],
         inputs: list[list[int]],
         params: PoolingParams,
         *,
@@ -172,6 +185,16 @@ class RequestTable:
         key = str(next(self._ids))
         self._streams[key] = answer
         self._send(AddPooling(key, inputs, params, priority, starts))
+        self.num_accepted += 1
+        self.num_waiting += 1
+        self._changes.notify()
+        return key
+
+    def open_window(self, answer: PooledAnswer[WindowOutput], make: Callable[[str], AddWindow]) -> str:
+        """Hand a window of sound to the engine, as `make` says it for an id; return the id under which it runs."""
+        key = str(next(self._ids))
+        self._streams[key] = answer
+        self._send(make(key))
         self.num_accepted += 1
         self.num_waiting += 1
         self._changes.notify()
@@ -211,7 +234,8 @@ class RequestTable:
                 self._deliver(stream, output)
             elif isinstance(stream, Read):
                 self._deliver_read(stream, output)
-        for pooled in step.pooled:
+        whole: list[PooledOutput | WindowOutput] = [*step.pooled, *step.windows]
+        for pooled in whole:
             answer = self._streams.get(pooled.request_id)
             if isinstance(answer, PooledAnswer):
                 self._deliver_pooled(answer, pooled)
@@ -245,7 +269,7 @@ class RequestTable:
                 self._send(AbortRequests([output.request_id]))
             self._remove(output.request_id, stream.finish_reason)
 
-    def _deliver_pooled(self, answer: PooledAnswer, output: PooledOutput) -> None:
+    def _deliver_pooled(self, answer: PooledAnswer[Any], output: PooledOutput | WindowOutput) -> None:
         self.num_waiting -= not answer.is_started
         answer.take(output)
         if output.finish_reason == "stop":

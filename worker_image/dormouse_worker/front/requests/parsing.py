@@ -93,6 +93,7 @@ def add_inference(service: Any, server: aio.Server) -> None:
         "Classify": (unary, pb.ClassifyRequest, pb.ClassifyResponse),
         "Score": (unary, pb.ScoreRequest, pb.ScoreResponse),
         "Decide": (unary, pb.DecideRequest, pb.DecideResponse),
+        "Transcribe": (stream, pb.TranscribeRequest, pb.TranscribeResponse),
         "Tokenize": (unary, pb.TokenizeRequest, pb.TokenizeResponse),
         "Detokenize": (unary, pb.DetokenizeRequest, pb.DetokenizeResponse),
         "GetModel": (unary, pb.GetModelRequest, pb.GetModelResponse),

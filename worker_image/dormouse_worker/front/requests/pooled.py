@@ -1,25 +1,31 @@
-"""One call for vectors, from the engine's message to who waits for it. Knows neither gRPC nor sockets."""
+"""A call for vectors or a window of sound, from the engine's message to who waits. Knows neither gRPC nor sockets."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Generic, TypeVar
 
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import PooledOutput
+from dormouse_worker.common.ipc import PooledOutput, WindowOutput
 from dormouse_worker.front.requests.streams import Times
 
 RETRY_S = 1.0
 
+Output = TypeVar("Output", PooledOutput, WindowOutput)
 
-class PooledAnswer:
-    """Owns a call's vectors until who waits took them. Ends in one output or one error. Needs a running loop."""
+
+class PooledAnswer(Generic[Output]):
+    """Owns what is answered whole until who waits took it.
+
+    Ends in one output or one error. Needs a running loop.
+    """
 
     def __init__(self, times: Times) -> None:
         self.times = times
         self.is_started = False  # the engine has said something of it
-        self._output: asyncio.Future[PooledOutput] = asyncio.get_running_loop().create_future()
+        self._output: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
         return f"PooledAnswer(ended={self._output.done()})"
@@ -29,7 +35,7 @@ class PooledAnswer:
         """Return whether it has ended."""
         return self._output.done()
 
-    def take(self, output: PooledOutput) -> None:
+    def take(self, output: Output) -> None:
         """End with what the engine said."""
         self.is_started = True
         self.times.queue_s, self.times.prefill_s = output.queue_seconds, output.prefill_seconds
@@ -44,10 +50,10 @@ class PooledAnswer:
             self._output.set_exception(error)
             self._output.exception()  # it is no error if nobody waits any more
 
-    async def wait(self) -> PooledOutput:
-        """Return the vectors. Raises CallError if the call ended otherwise."""
+    async def wait(self) -> Output:
+        """Return what the engine made. Raises CallError if the call ended otherwise."""
         return await self._output
 
-    def _end_with(self, output: PooledOutput) -> None:
+    def _end_with(self, output: Output) -> None:
         if not self._output.done():
             self._output.set_result(output)

@@ -43,7 +43,7 @@ async def compute(
     with worker.requests.preparing(1):
         texts = await prepare(report.max_model_len)
     worker.check_admission()  # it may have changed while we tokenized
-    answer = PooledAnswer(Times(arrival_s))
+    answer: PooledAnswer[PooledOutput] = PooledAnswer(Times(arrival_s))
     worker.metrics.on_prompt(texts.num_tokens)
     key = worker.requests.open_pooling(answer, texts.token_ids, params, priority=priority, starts=texts.second_starts)
     try:

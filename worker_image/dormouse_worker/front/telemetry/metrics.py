@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -117,12 +118,12 @@ class WorkerMetrics:
         self._queue.observe(times.queue_s)
         self._prefill.observe(times.prefill_s)
 
-    def on_pooled(self, answer: PooledAnswer | Read) -> None:
+    def on_pooled(self, answer: PooledAnswer[Any] | Read) -> None:
         """See `RequestEvents`."""
         self._queue.observe(answer.times.queue_s)
         self._prefill.observe(answer.times.prefill_s)
 
-    def on_end(self, stream: OutputStream | PooledAnswer | Read, reason: str) -> None:
+    def on_end(self, stream: OutputStream | PooledAnswer[Any] | Read, reason: str) -> None:
         """See `RequestEvents`."""
         self._success.labels(self._model_name, reason).inc()
         if reason != "error":

@@ -14,7 +14,9 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.tasks import TRANSCRIBE
 from dormouse_worker.files.json_files import read_object
+from dormouse_worker.files.speech_files import SpeechSpec, read_speech
 from dormouse_worker.files.vision_files import VisionSpec, read_vision
 from dormouse_worker.front.answers.detection import families_of
 from dormouse_worker.front.answers.own_family import with_own
@@ -28,6 +30,7 @@ from dormouse_worker.front.answers.response_template import (
 from dormouse_worker.front.images.desk import HeldImages, ImageDesk
 from dormouse_worker.front.images.sight import Sight
 from dormouse_worker.front.requests import validation
+from dormouse_worker.front.speech.desk import SpeechDesk
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.chat_arguments import chat_arguments
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
@@ -58,6 +61,7 @@ class Model:
     families: Families = BUILT_IN  # that requests may name
     own_answers: ResponseTemplate | None = None  # what the checkpoint says of its answers itself
     sight: Sight | None = None  # None = it sees no images
+    desk_for_sound: SpeechDesk | None = None  # None = its task is another
 
     async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
         """Have the chat's images processed, and hold them. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
@@ -191,6 +195,8 @@ class Model:
         await self.templates.warm()
         if (sight := self.as_told(engine).sight) is not None:
             await sight.desk.warm()
+        if self.desk_for_sound is not None:
+            await self.desk_for_sound.warm()
 
     def close(self) -> None:
         """End the processes that render its chats and compile grammars."""
@@ -198,6 +204,8 @@ class Model:
         self.grammars.close()
         if self.sight is not None:
             self.sight.desk.close()
+        if self.desk_for_sound is not None:
+            self.desk_for_sound.close()
 
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
@@ -241,6 +249,7 @@ def load_model(
     work: TextWork,
     now: Callable[[], datetime],
     make_desk: Callable[[VisionSpec], ImageDesk] | None = None,
+    make_desk_for_sound: Callable[[SpeechSpec], SpeechDesk] | None = None,
 ) -> Model:
     """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
     card = read_model_card(settings)
@@ -261,7 +270,9 @@ def load_model(
     spec = read_vision(path, read_object(path / "config.json"))
     renderer = Renderer(sources, named, now=now, wants_parts=spec is not None and _TELLS_TEXT not in template)
     sight = None if spec is None or make_desk is None else Sight(make_desk(spec), named.get("bos_token", ""))
-    return Model(names, card, codec, renderer, grammars, work, *chosen, families, own, sight)
+    hears = card.task == TRANSCRIBE
+    desk = make_desk_for_sound(read_speech(path)) if make_desk_for_sound is not None and hears else None
+    return Model(names, card, codec, renderer, grammars, work, *chosen, families, own, sight, desk)
 
 
 def _own_answers(settings: EngineSettings, config: Mapping[str, Any]) -> ResponseTemplate | None:

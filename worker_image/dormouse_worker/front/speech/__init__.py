@@ -1,0 +1,1 @@
+"""Speech: sound becomes features in processes of their own, and windows of it segments of text."""
