@@ -1,4 +1,4 @@
-"""How much memory requests with images may take in this gateway, together. Requests without are too small to count."""
+"""How much memory requests with images or sound may take in this gateway. Those without are too small to count."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ class ImageRoom:
         if num_bytes > self._limit_bytes:
             limit = f"at most {self._limit_bytes} bytes (DORMOUSE_MAX_IMAGE_BYTES)"
             raise CallError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"a request with images of {num_bytes} bytes; allowed: {limit}"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a request with images or sound of {num_bytes} bytes; allowed: {limit}",
             )
         if num_bytes + self.num_bytes > self._limit_bytes:
-            words = f"requests with images of {self.num_bytes} bytes are under way and this one has {num_bytes}"
+            words = (
+                f"requests with images or sound of {self.num_bytes} bytes are under way and this one has {num_bytes}"
+            )
             limit = f"the limit is {self._limit_bytes} bytes (DORMOUSE_MAX_IMAGE_BYTES)"
             raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{words}; {limit}", _RETRY_S)
         self.num_bytes += num_bytes

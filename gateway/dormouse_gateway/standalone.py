@@ -167,6 +167,11 @@ def invitation(name: str, address: str, model: pb.GetModelResponse) -> str:
     elif model.has_chat_template:
         path, body = "v1/chat/completions", '"messages": [{"role": "user", "content": "Hello"}]'
     quoted = name.replace("'", "'\\''")
+    if model.task == "transcribe":
+        return (
+            f"{name} is ready: OpenAI's API on http://{address}/v1\n"
+            f"  try  curl http://{address}/v1/audio/transcriptions -F 'model={quoted}' -F file=@speech.wav"
+        )
     return (
         f"{name} is ready: OpenAI's API on http://{address}/v1\n"
         f"  try  curl http://{address}/{path} -H 'content-type: application/json'"

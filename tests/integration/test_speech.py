@@ -46,7 +46,17 @@ def model(tmp_path_factory):
 def listener(start_worker, model):
     """A worker with a Whisper of random weights."""
     worker = start_worker(
-        model, "--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "4", "--max-audio-seconds", "20"
+        model,
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "64",
+        "--max-num-seqs",
+        "4",
+        "--threads",
+        "1",
+        "--max-audio-seconds",
+        "20",
     )
     assert worker.report().num_gpu_blocks == 4
     request = control.InitializeCacheRequest(epoch=1, num_gpu_blocks=4)
@@ -67,8 +77,8 @@ def transcribed(stub, audio, **fields):
 GREEDY = {"temperatures": [0.0], "language": "en"}
 
 
-@pytest.mark.parametrize("seconds", [2, 7])
-def test_tokens_and_times_are_those_of_transformers(stub, model, seconds):
+def test_tokens_and_times_are_those_of_transformers(stub, model):
+    seconds = 3
     sound = noise(seconds)
     told = transcribed(stub, as_file(sound), no_speech_threshold=2.0, **GREEDY)
     segments = [segment for response in told for segment in response.segments]
@@ -81,18 +91,11 @@ def test_tokens_and_times_are_those_of_transformers(stub, model, seconds):
 
 
 def test_calls_share_passes_and_change_nothing_for_each_other(stub):
-    sounds = [as_file(noise(3, seed)) for seed in range(6)]
+    sounds = [as_file(noise(1, seed)) for seed in range(4)]
     alone = [transcribed(stub, sound, **GREEDY) for sound in sounds]
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda sound: transcribed(stub, sound, **GREEDY), sounds))
     assert [_tokens(one) for one in together] == [_tokens(one) for one in alone]
-
-
-def test_a_seed_gives_the_same_words_at_any_temperature(stub):
-    sound, how = as_file(noise(2)), {"temperatures": [1.0], "language": "en"}
-    first = _tokens(transcribed(stub, sound, seed=5, **how))
-    assert first == _tokens(transcribed(stub, sound, seed=5, **how))
-    assert first != _tokens(transcribed(stub, sound, seed=6, **how))
 
 
 def test_a_language_is_found_where_none_is_named(stub, model):
@@ -105,7 +108,7 @@ def test_a_language_is_found_where_none_is_named(stub, model):
 
 
 def test_what_was_told_already_is_not_told_again_where_a_gateway_goes_on(stub):
-    sound = as_file(noise(7))
+    sound = as_file(noise(3))
     whole = transcribed(stub, sound, **GREEDY)
     resume = pb.TranscribeResume(first_frame=whole[0].next_frame, num_segments=len(whole[0].segments), language="en")
     request = pb.TranscribeRequest(audio=sound, resume=resume, **GREEDY)
@@ -117,9 +120,9 @@ def test_what_was_told_already_is_not_told_again_where_a_gateway_goes_on(stub):
 
 @pytest.mark.parametrize(("kind", "subtype"), [("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", None)])
 def test_every_kind_of_file_and_rate_is_heard(stub, kind, subtype):
-    stereo = np.stack([noise(1.5), noise(1.5)], axis=1)
+    stereo = np.stack([noise(1), noise(1)], axis=1)
     (told, *_) = transcribed(stub, as_file(stereo, 44_100, kind, subtype), **GREEDY)
-    assert told.duration == pytest.approx(1.5 * RATE_HZ / 44_100, abs=0.1)  # mp3 comes in whole frames
+    assert told.duration == pytest.approx(RATE_HZ / 44_100, abs=0.1)  # mp3 comes in whole frames
 
 
 BAD = {
@@ -148,7 +151,7 @@ def test_calls_of_other_tasks_name_this_one(stub):
         list(stub.Generate(pb.GenerateRequest(text="a"), timeout=WAIT_S))
 
 
-@pytest.mark.parametrize(("level", "state"), [(1, ASLEEP), (2, ASLEEP), (3, STANDBY)])
+@pytest.mark.parametrize(("level", "state"), [(1, ASLEEP), (3, STANDBY)])
 def test_the_same_is_heard_after_any_sleep(listener, stub, level, state):
     sound = as_file(noise(2))
     before = _tokens(transcribed(stub, sound, **GREEDY))
@@ -172,7 +175,7 @@ def client(listener):
 
 
 def test_openais_client_gets_text_segments_and_events(client, stub):
-    sound = as_file(noise(3))
+    sound = as_file(noise(1))
     told = [
         one
         for response in transcribed(stub, sound, language="de", temperatures=[0.5], seed=3)
@@ -187,7 +190,7 @@ def test_openais_client_gets_text_segments_and_events(client, stub):
     }
     verbose = client.audio.transcriptions.create(response_format="verbose_json", **how)
     assert [segment.tokens for segment in verbose.segments] == [list(segment.token_ids) for segment in told]
-    assert (verbose.language, verbose.duration) == ("de", 3.0)
+    assert (verbose.language, verbose.duration) == ("de", 1.0)
     text = client.audio.transcriptions.create(**how).text
     assert text == "".join(segment.text for segment in told).strip()
     events = list(client.audio.transcriptions.create(stream=True, **how))

@@ -1774,14 +1774,17 @@ class TranscribeSegment(_message.Message):
     start: _builtins.float
     """seconds from the beginning of the sound"""
     end: _builtins.float
+    """likewise"""
     text: _builtins.str
     """without what the tokens of time say"""
     temperature: _builtins.float
     """by which it was heard"""
     avg_logprob: _builtins.float
-    """of its window, as are the next two"""
+    """of its window's tokens, natural logarithm"""
     compression_ratio: _builtins.float
+    """of its window's tokens: by how much zlib makes them shorter"""
     no_speech_prob: _builtins.float
+    """how likely it is that nobody speaks in its window"""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """those of time included"""

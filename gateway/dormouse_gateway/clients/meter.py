@@ -14,13 +14,21 @@ from dormouse_gateway.clients.counting import Admission
 from dormouse_gateway.clients.keys import Caller
 from dormouse_gateway.migrate.progress import may_be_last
 
-_Answer = pb.GenerateResponse | pb.EmbedResponse | pb.ClassifyResponse | pb.ScoreResponse | pb.DecideResponse
+_Answer = (
+    pb.GenerateResponse
+    | pb.EmbedResponse
+    | pb.ClassifyResponse
+    | pb.ScoreResponse
+    | pb.DecideResponse
+    | pb.TranscribeResponse
+)
 _ANSWERS: Mapping[str, type[_Answer]] = {
     "Generate": pb.GenerateResponse,
     "Embed": pb.EmbedResponse,
     "Classify": pb.ClassifyResponse,
     "Score": pb.ScoreResponse,
     "Decide": pb.DecideResponse,
+    "Transcribe": pb.TranscribeResponse,
 }
 
 

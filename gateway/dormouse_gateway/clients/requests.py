@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from dormouse_api.image_wire import excess
 from dormouse_api.images import BadImage, check_images, images_of
-from dormouse_api.limits import MAX_REQUEST_ID_CHARS
+from dormouse_api.limits import MAX_AUDIO_BYTES, MAX_REQUEST_ID_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
@@ -22,7 +22,8 @@ HTTP_PEER = "http:"  # how the address of a peer begins that came over HTTP; gRP
 MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 
 Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest | pb.DecideRequest  # answered whole or not at all
-Request = pb.GenerateRequest | Whole | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+Named = pb.GenerateRequest | pb.TranscribeRequest | Whole  # that have an id of their own
+Request = Named | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
@@ -52,6 +53,7 @@ METHODS = (
     Method("Classify", pb.ClassifyRequest, need_ready=True),
     Method("Score", pb.ScoreRequest, need_ready=True),
     Method("Decide", pb.DecideRequest, need_ready=True),
+    Method("Transcribe", pb.TranscribeRequest, need_ready=True),
 )
 
 
@@ -75,6 +77,8 @@ def parse(method: Method, raw: bytes | None) -> Request:
         _check_images(request.chat)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)
+    elif isinstance(request, pb.TranscribeRequest):
+        _check_transcribe(request)
     elif isinstance(request, Whole):
         _check_request_id(request.request_id)
     return request
@@ -89,7 +93,9 @@ def prepare(request: Request, *, model_name: str, rng: random.Random) -> bytes:
     request.model = model_name
     if isinstance(request, pb.GenerateRequest) and not request.sampling_params.HasField("seed"):
         request.sampling_params.seed = rng.getrandbits(64)
-    if isinstance(request, pb.GenerateRequest | Whole) and not request.request_id:
+    if isinstance(request, pb.TranscribeRequest) and not request.HasField("seed"):
+        request.seed = rng.getrandbits(64)
+    if isinstance(request, Named) and not request.request_id:
         request.request_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     return bytes(request.SerializeToString())
 
@@ -124,6 +130,14 @@ def _check_model(model: str) -> None:
 def _check_generate(request: pb.GenerateRequest) -> None:
     if request.HasField("resume"):
         raise _invalid("resume is set; only a gateway may set it towards a worker")
+    _check_request_id(request.request_id)
+
+
+def _check_transcribe(request: pb.TranscribeRequest) -> None:
+    if request.HasField("resume"):
+        raise _invalid("resume is set; only a gateway may set it towards a worker")
+    if len(request.audio) > MAX_AUDIO_BYTES:
+        raise _invalid(f"audio is {len(request.audio)} bytes; allowed: at most {MAX_AUDIO_BYTES}")
     _check_request_id(request.request_id)
 
 

@@ -22,7 +22,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Attempt, Call, Constraints, Write
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped
-from dormouse_gateway.migrate import progress
+from dormouse_gateway.migrate import hearing, progress
 from dormouse_gateway.migrate.evictions import Evictions
 from dormouse_gateway.migrate.history import ByteBudget, History
 from dormouse_gateway.migrate.progress import Choice, Gap, Progress, Splice
@@ -100,13 +100,16 @@ class Migrator:
             failure = await self._begin(call, _until_stopped(call, write, history.add), attempt, history)
             if failure is None:
                 return
-            if not history.num_messages or not failure.is_break or not _is_generate(call):
+            if not history.num_messages or not failure.is_break or not _may_move(call):
                 raise failure
+            if call.method.request is pb.TranscribeRequest:
+                await self._hear_on(call, write, attempt, failure, history)
+                return
             await self._go_on(call, write, attempt, history, failure)
 
     async def _begin(self, call: Call, write: Write, attempt: Attempt, history: History) -> WorkerFailure | None:
         """Ask one worker after the other until one has begun; where there is no other, the last failure stands."""
-        where = Constraints(may_leave=lambda: _is_generate(call) and not history.is_cut and self._max_moves > 0)
+        where = Constraints(may_leave=lambda: _may_move(call) and not history.is_cut and self._max_moves > 0)
         failure = await attempt(call, write, where)
         for _ in range(self._max_moves):
             if failure is None or history.num_messages or not failure.may_go_elsewhere:
@@ -120,6 +123,46 @@ class Migrator:
             except CallError:
                 break
         return failure
+
+    async def _hear_on(
+        self, call: Call, write: Write, attempt: Attempt, failure: WorkerFailure, history: History
+    ) -> None:
+        """Have other workers hear the rest, and count how that went. Raises WorkerFailure."""
+        outcome, heard = Outcome.CANCELLED, hearing.Heard()
+        try:
+            if history.is_cut or not failure.endpoint.revision:
+                raise replace(failure, then="more was said than is kept, or its revision is not known")
+            for raw in history.take_messages():
+                heard.take(raw)
+            await self._hear_rest(call, hearing.Joined(heard, write), attempt, failure)
+            outcome = Outcome.DONE
+        except WorkerFailure:
+            outcome = Outcome.FAILED
+            raise
+        finally:
+            self._count(outcome)
+
+    async def _hear_rest(self, call: Call, joined: hearing.Joined, attempt: Attempt, failure: WorkerFailure) -> None:
+        """Ask one worker after the other for what is not heard yet. Raises WorkerFailure."""
+        where = Constraints(like=failure.endpoint)
+        for num_left in reversed(range(self._max_moves)):
+            if joined.heard.is_done:
+                return
+            _LOG.warning("%s; hearing on elsewhere from frame %d", failure, joined.heard.next_frame)
+            where = replace(where.after(failure), may_leave=partial(bool, num_left))
+            rest = replace(call, body=hearing.resumed(call.body, joined.heard), wait=call.wait.rest(len(call.body)))
+            try:
+                again = await attempt(rest, joined.write, where)
+            except CallError as error:
+                raise replace(failure, then=f"no other worker that runs the same can go on: {error.message}") from error
+            finally:
+                call.wait.add(rest.wait)
+            if again is None:
+                return
+            if not again.may_go_on_elsewhere:
+                raise again
+            failure = again
+        raise replace(failure, then=f"it moved {self._max_moves} times already")
 
     async def _go_on(
         self, call: Call, write: Write, attempt: Attempt, history: History, failure: WorkerFailure
@@ -223,6 +266,10 @@ def _until_stopped(call: Call, write: Write, keep: Callable[[bytes], None] = lam
         keep(raw)
 
     return pass_on
+
+
+def _may_move(call: Call) -> bool:
+    return call.method.request in {pb.GenerateRequest, pb.TranscribeRequest}
 
 
 def _is_generate(call: Call) -> bool:

@@ -21,6 +21,7 @@ from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
 from dormouse_gateway.model import Meant
 from dormouse_gateway.openai import asking
+from dormouse_gateway.openai.audio import asking as hearing
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.doors import QUESTION_DOORS, TEXT_DOORS
@@ -134,6 +135,7 @@ def make_app(router: Router, generating: Generating, on_response: OnResponse = l
         route("GET", "/v1/models/{model:path}", models.get),
         *(route("POST", door.path, partial(generating.respond, door), door.words) for door in TEXT_DOORS),
         *(route("POST", door.path, partial(asking.respond, generating, door), door.words) for door in QUESTION_DOORS),
+        *(route("POST", door.path, partial(hearing.respond, generating, door)) for door in hearing.AUDIO_DOORS),
         route("GET", "/openapi.json", describe),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})

@@ -32,6 +32,14 @@ def check_type(content_type: str | None) -> None:
 async def read_bytes(request: Request, timeout_s: float, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return the body. Raises ApiError for what is no JSON, too large or too slow; ClientGone."""
     check_type(request.headers.get("content-type"))
+    body = await read_whole(request, timeout_s, max_bytes)
+    if len(body) > MAX_BODY_BYTES:
+        _check_values(body)
+    return body
+
+
+async def read_whole(request: Request, timeout_s: float, max_bytes: int) -> bytes:
+    """Return the body, of whatever type. Raises ApiError for one too large or too slow; ClientGone."""
     _check_size(told_size(request), max_bytes)
     body = bytearray()
     try:
@@ -43,8 +51,6 @@ async def read_bytes(request: Request, timeout_s: float, max_bytes: int = MAX_BO
         raise ApiError(408, f"the body did not come within {timeout_s:g} seconds", code="timeout") from error
     except ClientDisconnect as error:
         raise ClientGone from error
-    if len(body) > MAX_BODY_BYTES:
-        _check_values(body)
     return bytes(body)
 
 
@@ -77,7 +83,7 @@ def _check_size(size: int, max_bytes: int) -> None:
         raise too_large(f"the body has {size} bytes or more", max_bytes)
 
 
-def _check_values(body: bytearray) -> None:
+def _check_values(body: bytes) -> None:
     """Refuse what costs far more memory parsed than it has bytes, before it is parsed."""
     num_values = sum(map(body.count, (b",", b"[", b"{")))
     if num_values > MAX_VALUES:

@@ -18,6 +18,7 @@ from dormouse_gateway.openai.answer_schemas import (
     an_array,
     an_object,
 )
+from dormouse_gateway.openai.audio.schemas import AUDIO_ANSWER, TRANSCRIPTION_REQUEST, TRANSLATION_REQUEST
 from dormouse_gateway.openai.classify import CLASSIFY_ANSWER, CLASSIFY_REQUEST
 from dormouse_gateway.openai.decisions.schemas import (
     DECISIONS_ANSWER,
@@ -80,6 +81,23 @@ def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = No
     }
 
 
+def _form(name: str, summary: str, fields: Json, events: str | None = None) -> Json:
+    """Return a path that takes a form with a file of sound. It answers other formats than JSON as text."""
+    file = {"type": "string", "format": "binary", "description": "wav, flac, ogg or mp3, at most 25 MiB."}
+    properties = {name: _never_null(schema) for name, schema in fields["properties"].items()}
+    body = {**fields, "properties": {**properties, "file": file}, "required": [*fields["required"], "file"]}
+    made = _post(name, summary, body, AUDIO_ANSWER, events)
+    content = made["post"]["requestBody"]["content"]
+    content["multipart/form-data"] = content.pop("application/json")
+    return made
+
+
+def _never_null(schema: Json) -> Json:
+    """Return a field of a form, which is there or is not."""
+    said: Json = schema["anyOf"][0] if schema.get("anyOf", [])[1:] == [{"type": "null"}] else schema
+    return said
+
+
 def _bodies() -> Json:
     """Return the paths that take one."""
     return (
@@ -88,6 +106,15 @@ def _bodies() -> Json:
         | {
             "/v1/embeddings": _post("createEmbedding", "Tell a vector for each text.", EMBEDDINGS_REQUEST, EMBEDDINGS),
             **_scorers(),
+            "/v1/audio/transcriptions": _form(
+                "createTranscription",
+                "Tell what is said in a sound.",
+                TRANSCRIPTION_REQUEST,
+                "With stream: OpenAI's events, transcript.text.delta for each window, then transcript.text.done.",
+            ),
+            "/v1/audio/translations": _form(
+                "createTranslation", "Tell in English what is said in a sound.", TRANSLATION_REQUEST
+            ),
             "/v1/decisions": _post(
                 "createDecision", "Answer questions by probabilities.", DECISIONS_REQUEST, DECISIONS_ANSWER
             ),

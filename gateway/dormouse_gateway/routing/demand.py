@@ -23,6 +23,7 @@ PREFIX_CHARS = PREFIX_TOKENS * BYTES_PER_TOKEN
 MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
 MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
 TOKENS_PER_IMAGE = 576  # LLaVA's; others make from 64 to some thousand of one
+AUDIO_BYTES_PER_TOKEN = 4_000  # of what is heard: a second of plain sound has 32,000 bytes and says four words or so
 IMAGE_CHARS = MIN_PREFIX_CHARS  # of what stands for an image in a beginning: one alone is worth finding again
 
 
@@ -30,6 +31,8 @@ def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = ""
     """Return what the request costs; its whole message has `num_bytes`. What reads no prompt costs nothing."""
     if isinstance(request, pb.DecideRequest):
         return _demand_of_questions(request, num_bytes, salt, adapter)
+    if isinstance(request, pb.TranscribeRequest):
+        return _demand_of_sound(num_bytes)
     if not isinstance(request, pb.GenerateRequest):
         return NOTHING
     params = request.sampling_params
@@ -41,6 +44,18 @@ def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = ""
         tokens_per_message=request.stream_interval or 1,
         prefix=_hashed(_beginning(request), salt),
         adapter=_hashed(adapter.encode(), ""),
+    )
+
+
+def _demand_of_sound(num_bytes: int) -> Demand:
+    """Return what a sound costs, by its bytes. No two begin alike."""
+    return Demand(
+        prompt_tokens=0,
+        output_tokens=min(num_bytes // AUDIO_BYTES_PER_TOKEN, MAX_OUTPUT_TOKENS),
+        num_choices=1,
+        tokens_per_message=1,
+        prefix=None,
+        adapter=None,
     )
 
 

@@ -127,6 +127,23 @@ class FakeWorker(rpc.InferenceServicer):
         usage = pb.Usage(prompt_tokens=10 * len(answers), cached_tokens=8 * (len(answers) - 1))
         return pb.DecideResponse(answers=answers, usage=usage, request_id=request.request_id)
 
+    async def Transcribe(self, request: pb.TranscribeRequest, context: Any) -> AsyncIterator[pb.TranscribeResponse]:
+        """Hear a word for each byte of the sound, a second each; die before `!`, unless one is to go on there."""
+        await self._note("Transcribe", request, context)
+        first = request.resume.first_frame // 100
+        for place, byte in enumerate(request.audio[first:], start=first):
+            if byte == ord("!") and place > first:
+                await _fail(context, unavailable("it died"))
+            response = pb.TranscribeResponse(next_frame=100 * (place + 1))
+            number = request.resume.num_segments + place - first
+            response.segments.add(id=number, start=place, end=place + 1, text=f" {chr(byte)}")
+            if place == first:
+                response.language, response.duration = request.language or "en", len(request.audio)
+                response.request_id = request.request_id
+            if place + 1 == len(request.audio):
+                response.usage.prompt_tokens, response.usage.completion_tokens = 3, len(request.audio)
+            yield response
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         """Return one token per byte."""
         await self._note("Tokenize", request, context)

@@ -157,7 +157,7 @@ def test_a_worker_that_makes_vectors_saves_no_shards_and_keeps_no_blocks(model, 
     executor = start(make(model))
     with pytest.raises(InvalidArgument, match="read from its own files only"):
         executor.save_sharded_state("/somewhere")
-    with pytest.raises(InvalidArgument, match="kept_blocks has 3; a worker without a cache has no blocks"):
+    with pytest.raises(InvalidArgument, match="kept_blocks has 3; a worker without cached prefixes has none to keep"):
         executor.sleep(1, TAGS, [3])
 
 

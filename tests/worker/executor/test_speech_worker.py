@@ -14,11 +14,11 @@ from transformers import WhisperFeatureExtractor
 
 from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import (
-    GoldenTokensDiffer,
     InsufficientMemory,
     InvalidArgument,
     InvalidSettings,
     LogitsNotFinite,
+    ModelChanged,
     ModelInvalid,
 )
 from dormouse_worker.common.host import Host
@@ -168,8 +168,16 @@ def test_other_weights_after_a_sleep_are_found(tmp_path, make):
     tensors = load_file(path / "model.safetensors")
     tensors["model.decoder.layers.0.fc1.weight"] *= 1.5
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(GoldenTokensDiffer, match="golden token"):
+    with pytest.raises(ModelChanged, match=r"fc1\.weight is not what was loaded"):
         executor.wake_up(TAGS)
+
+
+def test_a_model_that_says_something_else_is_found(listener):
+    executor = listener.engine._executor
+    executor.verify()
+    worker = executor._wrapper._worker
+    worker.loaded().network.module.model.decoder.layer_norm.bias.data.add_(1)
+    assert "GoldenTokensDiffer: golden token 1" in listener.engine.verify(executor)
 
 
 def test_weights_that_are_no_numbers_are_found_at_the_start(tmp_path, make):

@@ -90,7 +90,7 @@ def _check_alone(settings: EngineSettings, config: Mapping[str, Any], task: str)
         "compile_sizes is set; allowed is none": bool(settings.compile_sizes),
         "enable_lora is set; allowed are models without adapters": settings.enable_lora,
         f"speculation_method is {settings.speculation_method}; allowed is off": settings.speculation_method != "off",
-        f"kv_store_dir is {settings.kv_store_dir!r}; allowed is none, for no prefix is cached": settings.kv_store_dir,
+        f"kv_store_dir is {settings.kv_store_dir!r}; allowed is none, for there are no blocks": settings.kv_store_dir,
     }
     if why := next((words for words, is_so in wrong.items() if is_so), ""):
         raise InvalidSettings(f"{why} where the task is {task}")

@@ -55,8 +55,9 @@ def write_whisper(
 
 def heard(directory: Path, sound: npt.NDArray[np.float32], **arguments: Any) -> list[Mapping[str, Any]]:
     """Return the segments that transformers' `generate` hears, computed in float32."""
-    module = WhisperForConditionalGeneration.from_pretrained(directory, dtype=torch.float32).eval()
-    extractor = WhisperFeatureExtractor.from_pretrained(directory)
+    module = WhisperForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)  # nosec B615  # a directory
+    module.eval()
+    extractor = WhisperFeatureExtractor.from_pretrained(directory)  # nosec B615  # of a directory
     is_long = len(sound) > extractor.n_samples
     how: Any = {"truncation": False, "padding": "longest", "return_attention_mask": True} if is_long else {}
     inputs = extractor(sound, sampling_rate=RATE_HZ, return_tensors="pt", **how)

@@ -61,6 +61,7 @@ FOLLOWING = {
     "engine_load_timeout_s",
     "engine_command_timeout_s",
     "images",
+    "sounds",
 }
 
 
