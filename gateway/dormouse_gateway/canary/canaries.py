@@ -97,8 +97,7 @@ class Canaries:
         one = self._try_of(canary)
         side = one.trial.canary if seen.canary else one.trial.standing
         side.note(code, None if was_held else sighting.first_s)
-        fault = one.trial.fault(canary.canary)
-        if fault and not one.fault:
+        if not one.fault and (fault := one.trial.fault(canary.canary)):
             self._stop(canary, one, fault)
 
     def _stop(self, canary: Deployment, one: _Try, fault: str) -> None:

@@ -27,8 +27,8 @@ from dormouse_gateway.openai.standing import telling
 from dormouse_gateway.openai.texts import WorkerTexts
 from dormouse_gateway.openai.wish import Wish
 
-_EVENTS = "text/event-stream; charset=utf-8"
-_NOT_KEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must pass events on at once
+EVENTS = "text/event-stream; charset=utf-8"
+NOT_KEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must pass events on at once
 
 Running = LocalCall | ManyCalls
 
@@ -64,7 +64,7 @@ class Generating:
                 raise door.named(from_call_error(error).with_headers(told), body) from error
             events = as_events(call, answer, form, first, waiting_s=self.waiting_s)
             return StreamingResponse(
-                _closing(opened.pop_all(), events), media_type=_EVENTS, headers=told | _said(call) | _NOT_KEPT
+                closing(opened.pop_all(), events), media_type=EVENTS, headers=told | _said(call) | NOT_KEPT
             )
 
     async def _open(
@@ -100,7 +100,7 @@ async def _first(call: Running, waiting_s: float) -> bytes | None:
         await asyncio.wait({reading, progress})
 
 
-async def _closing(opened: AsyncExitStack, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def closing(opened: AsyncExitStack, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pass the events on; however that ends, the worker learns it."""
     async with opened:
         async for event in events:

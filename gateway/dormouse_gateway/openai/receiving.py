@@ -62,7 +62,7 @@ async def received(door: Door, request: Request, core: Core) -> AsyncIterator[Re
         body = read_body(await read_bytes(request, core.timeout_s, most), door.schema, door.refused)
         with core.images.taken(MAX_IMAGES_BYTES) if any(map(is_fetched, places(body))) else nullcontext():
             pictures = await Pictures.take(body, core.fetcher.fetch)
-            yield Received(body, metadata, caller, _peer_of(request), pictures)
+            yield Received(body, metadata, caller, peer_of(request), pictures)
 
 
 def _size_beyond(request: Request) -> int:
@@ -74,5 +74,6 @@ def _most(request: Request) -> int:
     return MAX_IMAGE_BODY_BYTES if told_size(request) else MAX_BODY_BYTES
 
 
-def _peer_of(request: Request) -> str:
+def peer_of(request: Request) -> str:
+    """Return where a request comes from, "" where nobody knows."""
     return f"{request.client.host}:{request.client.port}" if request.client else ""

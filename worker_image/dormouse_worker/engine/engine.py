@@ -19,6 +19,7 @@ from dormouse_worker.engine.images.intake import why_no_images
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
+from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)
 
@@ -280,15 +281,10 @@ class Engine:
         Passes count anew then: the requests brought it about. Raises GroupBroken.
         """
         self.forget_ranks()
-        try:
-            executor.verify()
-        except GroupBroken:
-            raise
-        except Exception as error:
-            logger.exception("the model cannot be verified")
-            return f"{type(error).__name__}: {error}"
-        self.num_odd_in_a_row = 0
-        return ""
+        complaint = complaint_of(executor)
+        if not complaint:
+            self.num_odd_in_a_row = 0
+        return complaint
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache and that of images; running requests keep what they hold."""

@@ -26,13 +26,12 @@ from dormouse_gateway.openai.bodies import MAX_BODY_BYTES, read_whole, told_size
 from dormouse_gateway.openai.calls import LocalCall
 from dormouse_gateway.openai.checking import Schema, check
 from dormouse_gateway.openai.errors import ApiError, from_call_error, openai_body
-from dormouse_gateway.openai.generating import Generating
+from dormouse_gateway.openai.generating import EVENTS, NOT_KEPT, Generating, closing
 from dormouse_gateway.openai.headers import to_metadata
+from dormouse_gateway.openai.receiving import peer_of
 from dormouse_gateway.openai.standing import telling
 
 MAX_FORM_BYTES = MAX_AUDIO_BYTES + MAX_FIELD_BYTES
-_EVENTS = "text/event-stream; charset=utf-8"
-_NOT_KEPT = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must pass events on at once
 _NUMBERS = {"temperature": float, "seed": int, "priority": int}
 _BOOLEANS = {"true": True, "false": False}
 
@@ -63,11 +62,10 @@ async def respond(core: Generating, door: AudioDoor, request: Request, request_i
         fields = read_fields(form, door.schema)
         asked = to_message(fields, form, door.task, request_id)
         form.file = None
-    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
     told: dict[str, str] = {}
     async with AsyncExitStack() as opened:
         call = await opened.enter_async_context(
-            LocalCall(core.serve, asked, metadata, telling(core.keys, told), peer=peer)
+            LocalCall(core.serve, asked, metadata, telling(core.keys, told), peer=peer_of(request))
         )
         heard, wanted = answers.Heard(), fields.get("response_format", JSON)
         try:
@@ -78,8 +76,8 @@ async def respond(core: Generating, door: AudioDoor, request: Request, request_i
             first = await unless_gone(request, call.read())
         except CallError as error:
             raise _named(from_call_error(error)).with_headers(told) from error
-        events = _closing(opened.pop_all(), _as_events(call, heard, first, request_id))
-        return StreamingResponse(events, media_type=_EVENTS, headers=told | _NOT_KEPT)
+        events = closing(opened.pop_all(), _as_events(call, heard, first, request_id))
+        return StreamingResponse(events, media_type=EVENTS, headers=told | NOT_KEPT)
 
 
 def read_fields(form: FilledForm, schema: Schema) -> dict[str, Any]:
@@ -156,10 +154,3 @@ async def _as_events(
         return
     yield answers.done(heard)
     yield answers.END_MARK
-
-
-async def _closing(opened: AsyncExitStack, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass the events on; however that ends, the worker learns it."""
-    async with opened:
-        async for event in events:
-            yield event

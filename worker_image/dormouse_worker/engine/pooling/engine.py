@@ -16,6 +16,7 @@ from dormouse_worker.common.ipc import Added, AddPooling, PooledOutput, StepOutp
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, PoolingExecutor
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
+from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)
 
@@ -171,15 +172,10 @@ class PoolingEngine:
 
     def verify(self, executor: Executor) -> str:
         """Have the model repeat its golden vectors; return what is wrong with it, "" = nothing."""
-        try:
-            executor.verify()
-        except GroupBroken:
-            raise
-        except Exception as error:
-            logger.exception("the model cannot be verified")
-            return f"{type(error).__name__}: {error}"
-        self.num_odd_in_a_row = 0
-        return ""
+        complaint = complaint_of(executor)
+        if not complaint:
+            self.num_odd_in_a_row = 0
+        return complaint
 
     def check_integrity(self) -> None:
         """Raise RuntimeError for a call that is complete and still here."""

@@ -22,6 +22,7 @@ from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, SpeechExecutor
 from dormouse_worker.engine.speech.batch import EncodeWindow, SpeechBatch, SpeechOutput
 from dormouse_worker.engine.speech.window import NO_PLACE, Window
+from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)
 
@@ -158,15 +159,10 @@ class SpeechEngine:
 
     def verify(self, executor: Executor) -> str:
         """Have the model repeat its golden tokens; return what is wrong with it, "" = nothing."""
-        try:
-            executor.verify()
-        except GroupBroken:
-            raise
-        except Exception as error:
-            logger.exception("the model cannot be verified")
-            return f"{type(error).__name__}: {error}"
-        self.num_odd_in_a_row = 0
-        return ""
+        complaint = complaint_of(executor)
+        if not complaint:
+            self.num_odd_in_a_row = 0
+        return complaint
 
     def check_integrity(self) -> None:
         """Raise RuntimeError unless each place is free or one window's."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import torch
 
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.executor.worker.on_gpu import OnGpu
 from dormouse_worker.executor.worker.pooling_worker import PoolingWorker
 from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.device.cuda import open_cuda_device
-from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.ledger_driver import LedgerDriver
 from dormouse_worker.model.device.stand_in import StandInDevice, open_stand_in
-from dormouse_worker.model.memory.gpu_health import GpuLost, Nvml, own_bytes
-from dormouse_worker.model.memory.nvml import open_nvml
 
 
 class CpuPoolingWorker(PoolingWorker):
@@ -24,23 +21,8 @@ class CpuPoolingWorker(PoolingWorker):
         return CpuDevice(self.host)
 
 
-class GpuPoolingWorker(PoolingWorker):
+class GpuPoolingWorker(OnGpu, PoolingWorker):
     """A `PoolingWorker` on a GPU."""
-
-    _nvml: Nvml | None = None
-
-    def make_device(self) -> Device:
-        """See `DeviceWorker`."""
-        device = open_cuda_device(self.host, expected=self.settings.expected_device)
-        self._nvml = open_nvml(device.name)
-        return device
-
-    def nvml_own_bytes(self) -> int | None:
-        """See `DeviceWorker`. A device that is lost tells nothing here: who watches it ends this process."""
-        try:
-            return None if self._nvml is None else own_bytes(self._nvml, self.host)
-        except GpuLost:
-            return None
 
 
 class StandInPoolingWorker(PoolingWorker):

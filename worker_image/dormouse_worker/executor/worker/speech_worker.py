@@ -8,11 +8,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.executor.worker.lone_worker import LoneWorker
 from dormouse_worker.executor.worker.memory_errors import memory_errors
+from dormouse_worker.executor.worker.on_gpu import OnGpu
 from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.device.cuda import open_cuda_device
-from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.memory.gpu_health import GpuLost, Nvml, own_bytes
-from dormouse_worker.model.memory.nvml import open_nvml
 from dormouse_worker.model.sleep import SleepCycle
 from dormouse_worker.model.speech.cache import Places, SpeechCache
 from dormouse_worker.model.speech.golden import GoldenSpeech, record_golden, verify_golden
@@ -42,7 +39,7 @@ class SpeechWorker(LoneWorker):
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`. A block is a place for a window; a pass encodes one and decodes as many as there may be."""
         model, limit = self.loaded(), self.meter.limit()
-        runner = SpeechRunner(model, Places(model.sizes, 1, self.device.torch_device), self.settings.image_dir)
+        runner = SpeechRunner(model, Places.allocate(model.sizes, 1, self.device.torch_device), self.settings.image_dir)
         measured = self.meter.measure(
             model.weights_bytes,
             warm_up=lambda: runner.profile(1),
@@ -108,20 +105,5 @@ class CpuSpeechWorker(SpeechWorker):
         return CpuDevice(self.host)
 
 
-class GpuSpeechWorker(SpeechWorker):
+class GpuSpeechWorker(OnGpu, SpeechWorker):
     """A `SpeechWorker` on a GPU."""
-
-    _nvml: Nvml | None = None
-
-    def make_device(self) -> Device:
-        """See `DeviceWorker`."""
-        device = open_cuda_device(self.host, expected=self.settings.expected_device)
-        self._nvml = open_nvml(device.name)
-        return device
-
-    def nvml_own_bytes(self) -> int | None:
-        """See `DeviceWorker`. A device that is lost tells nothing here: who watches it ends this process."""
-        try:
-            return None if self._nvml is None else own_bytes(self._nvml, self.host)
-        except GpuLost:
-            return None

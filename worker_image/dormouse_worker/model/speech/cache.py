@@ -56,23 +56,17 @@ class KeysValues:
     value: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
 class Places:
     """Both caches, by place and layer."""
 
-    def __init__(self, sizes: Sizes, num_places: int, device: torch.device) -> None:
-        """Allocate. Raises RuntimeError or torch.OutOfMemoryError if the device has not the memory."""
-        self.cross = KVCache(sizes.cross, num_places, device)
-        self.own = KVCache(sizes.own, num_places, device)
+    cross: KVCache
+    own: KVCache
 
     @classmethod
-    def over(cls, cross: KVCache, own: KVCache) -> Places:
-        """Return the places of caches that are there."""
-        places = cls.__new__(cls)
-        places.cross, places.own = cross, own
-        return places
-
-    def __repr__(self) -> str:
-        return f"Places({self.cross!r}, {self.own!r})"
+    def allocate(cls, sizes: Sizes, num_places: int, device: torch.device) -> Places:
+        """Return new ones. Raises RuntimeError or torch.OutOfMemoryError if the device has not the memory."""
+        return cls(KVCache(sizes.cross, num_places, device), KVCache(sizes.own, num_places, device))
 
     def cross_of(self, place: int, layer: int) -> KeysValues:
         """Return all rows of what is encoded."""
@@ -93,7 +87,7 @@ class SpeechCache:
             undo.callback(self._cross.close)
             self._own = CacheStore(device, sizes.own, num_places)
             undo.pop_all()
-        self.places = Places.over(self._cross.cache, self._own.cache)
+        self.places = Places(self._cross.cache, self._own.cache)
 
     def __repr__(self) -> str:
         return f"SpeechCache({self._cross!r}, {self._own!r})"

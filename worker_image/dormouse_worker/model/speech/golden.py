@@ -41,7 +41,7 @@ def verify_golden(runner: SpeechRunner, recorded: GoldenSpeech) -> None:
 @torch.inference_mode()
 def _tokens(runner: SpeechRunner) -> tuple[SpeechToken, ...]:
     model = runner.model
-    spec, places = model.spec, Places(model.sizes, 1, model.network.device)
+    spec, places = model.spec, Places.allocate(model.sizes, 1, model.network.device)
     model.network.encode(_window(spec.num_mels, spec.window_frames), places, 0)
     alone, known, tokens = SpeechRunner(model, places, runner.folder), [spec.start], list[SpeechToken]()
     while len(tokens) < NUM_TOKENS and len(known) < spec.max_target_positions:

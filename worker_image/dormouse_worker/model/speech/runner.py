@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 
 from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.engine.speech.batch import EncodeWindow, SpeechBatch, SpeechOutput, SpeechRow, SpeechToken
+from dormouse_worker.model.promised_files import AnotherFile, read_promised
 from dormouse_worker.model.sampling.draw import draw
 from dormouse_worker.model.sampling.exact_softmax import weigh
 from dormouse_worker.model.sampling.philox import uniforms
@@ -72,12 +71,11 @@ class SpeechRunner:
         """Return features [mels, frames]. Raises OSError, InvalidArgument for what is no window."""
         spec = self.model.spec
         wanted = spec.num_mels * spec.window_frames * _FLOAT_BYTES
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != wanted:
-                raise InvalidArgument(f"its file has {found.st_size} bytes; needed are {wanted}")
-            features = np.frombuffer(file.read(wanted), np.float32).reshape(spec.window_frames, spec.num_mels)
+        try:
+            contents = read_promised(path, wanted)
+        except AnotherFile as error:
+            raise InvalidArgument(f"its file has {error.found_bytes} bytes; needed are {wanted}") from error
+        features = np.frombuffer(contents, np.float32).reshape(spec.window_frames, spec.num_mels)
         if not np.isfinite(features).all():
             raise InvalidArgument("its features are not finite")
         return torch.from_numpy(features.T.copy())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from safetensors.torch import load
 
 from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.engine.batch import EncodeImage
+from dormouse_worker.model.promised_files import read_promised
 from dormouse_worker.model.vision.families import Tensors, VisionFamily
 from dormouse_worker.model.vision.small_steps import SmallSteps
 
@@ -76,20 +75,10 @@ class ImageTower:
 
     def _read(self, image: EncodeImage) -> Tensors:
         try:
-            tensors: Tensors = load(_contents(self.folder / image.tensors, image.num_bytes))
+            tensors: Tensors = load(read_promised(self.folder / image.tensors, image.num_bytes))
         except (OSError, SafetensorError) as error:
             raise InvalidArgument(f"its file cannot be read: {error}") from error
         if tensors.keys() != self.needed:
             named = ", ".join(sorted(self.needed))
             raise InvalidArgument(f"its file has {', '.join(sorted(tensors))}; needed are {named}")
         return tensors
-
-
-def _contents(path: Path, num_bytes: int) -> bytes:
-    """Read a plain file of this very size; whatever else stands there is refused, and waited for by nobody."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != num_bytes:
-            raise OSError(f"{found.st_size} bytes are there, {num_bytes} were promised")
-        return file.read(num_bytes)
