@@ -30,8 +30,6 @@ from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
 from dormouse_worker.common.commands import Command, InitializeCache, Shutdown
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import (
-    AddDecision,
-    AddPooling,
     AddRequest,
     CommandRequest,
     CommandResult,
@@ -41,6 +39,7 @@ from dormouse_worker.common.ipc import (
     StepOutputs,
 )
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddDecision, AddPooling
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.front.text.truncation import encode_first

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dormouse_api.names import Role
 from dormouse_api.tickets import OPERATOR_TO_GATEWAY, BadKey, SharedKey, SigningKey, TicketBook, TicketCheck, seeds_of
+from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.variables import BadSetting
 
 
@@ -29,6 +30,10 @@ class Seeds:
         """Return who tells what callers prove to this gateway. Raises BadKey."""
         keys = [SharedKey(seed, OPERATOR_TO_GATEWAY) for seed in self.gateway]
         return TicketCheck(own_addresses, {Role.OPERATOR: [key.check for key in keys]})
+
+    def salts(self) -> Salts:
+        """Return what keeps the cached prefixes of different keys apart."""
+        return Salts(self.gateway[0] if self.gateway else "")
 
 
 def read_seeds(directory: Path | None) -> Seeds:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
 
-from dormouse_api.mutual_tls import follow_directory
 from dormouse_api.names import LABEL_DEPLOYMENT
 from dormouse_api.v1 import gateway_control_pb2_grpc as control_rpc
 from dormouse_gateway.call import UNTRACED, Traces
 from dormouse_gateway.clients.counting import Counting
-from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.control import GatewayControl
 from dormouse_gateway.descriptors import limit, share
-from dormouse_gateway.files import watch_files
 from dormouse_gateway.grpc_doors import GrpcDoors
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.http import HttpDoor, Pulse
@@ -31,13 +27,11 @@ from dormouse_gateway.openai.app import make_app
 from dormouse_gateway.openai.door import OpenAIDoor
 from dormouse_gateway.openai.fetching import ImageFetcher
 from dormouse_gateway.openai.generating import Generating
-from dormouse_gateway.picker.door import PickerDoor
-from dormouse_gateway.picker.service import Core, EndpointPicker, Limits, Proofs
+from dormouse_gateway.partners import Partners, open_partners
+from dormouse_gateway.picker.service import Core, Proofs
 from dormouse_gateway.proxy import InferenceProxy
 from dormouse_gateway.router import Router
-from dormouse_gateway.scaler.door import ScalerDoor
 from dormouse_gateway.seeds import Seeds
-from dormouse_gateway.service_door import ServiceDoor
 from dormouse_gateway.settings import (
     Settings,
     hold_settings,
@@ -47,6 +41,7 @@ from dormouse_gateway.settings import (
     read_policy,
 )
 from dormouse_gateway.telemetry.metrics import Metrics
+from dormouse_gateway.watches import WatchedFiles, Watches
 from dormouse_gateway.workers.channels import Channels
 from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, KubeApi, Resource
@@ -56,7 +51,6 @@ _LOG = logging.getLogger(__name__)
 
 _CONTROL_GRACE_S = 1.0  # the streams there have been told to end
 _WAITING_S = 10.0  # between two comments to an HTTP client whose request is held
-_REVIEW_S = 1.0  # between two looks at which keys have expired
 _HAND_BACK_S = 1.0  # so long before the end of the drain: time for the refusals to reach the clients
 
 
@@ -115,9 +109,8 @@ class Gateway:
         self._http = HttpDoor(metrics=self.metrics.text, is_ready=lambda: self._is_ready, pulse=Pulse())
         app = self._make_app(self._proxy)
         self._openai = self._openai_door(app)
-        self._picker = None if settings.picker_port is None else self._make_picker(app, seeds)
-        self._scaler = None if settings.scaler_port is None else ScalerDoor(self.router, self._identity)
-        self._reflectors = self._watches(api)
+        self._partners = self._make_partners(app, seeds)
+        self._watches = self._make_watches(api)
         self._follow()
 
     def _follow(self) -> None:
@@ -136,7 +129,7 @@ class Gateway:
             migrator=self.migrator,
             has_role=bool(seeds.gateway),
             keys=self._keys,
-            salts=_salts(seeds),
+            salts=seeds.salts(),
             default_deadline_s=self._settings.default_deadline_s,
             rng=rng,
             traces=traces,
@@ -176,8 +169,7 @@ class Gateway:
             self._grpc.add_control_port(),
             await self._http.start(host, self._settings.metrics_port),
             await self._openai.start(host, self._settings.http_port),
-            await self._picker.start(host, self._settings.picker_port or 0) if self._picker else None,
-            await self._scaler.start(host, self._settings.scaler_port or 0) if self._scaler else None,
+            *await self._partners.start(host, self._settings.picker_port, self._settings.scaler_port),
         )
         await self._grpc.start()
         _LOG.info("listening: %s", ports)
@@ -199,25 +191,19 @@ class Gateway:
         Outages after that change nothing: the gateway goes on with what it knows.
         """
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
-                tasks.create_task(reflector.run())
-            self._watch_files(tasks)
-            tasks.create_task(self._review_keys())
-            for reflector in self._reflectors:
-                await reflector.synced.wait()
+            self._watches.start(tasks)
+            await self._watches.synced()
             self.router.is_synced = True
             self._is_ready = True
             await self._grpc.tell(is_serving=True)
-            for door in self._partners:
-                await door.tell(is_serving=True)
+            await self._partners.tell_that_it_serves()
             _LOG.info("serving %d models", len(self.router.catalogue))
 
     async def _end(self, watching: asyncio.Task[None]) -> None:
         """Say that we go, let clients notice, let running requests end, close everything."""
         self._is_ready = False
         await self._grpc.say_that_it_ends()
-        for door in self._partners:
-            await door.say_that_it_ends()
+        await self._partners.say_that_it_ends()
         _LOG.info("ending: %d requests are running, %d held", self.router.pool.in_flight().total(), len(self.holder))
         await asyncio.sleep(self._settings.lame_duck_s)
         await self._drain(self._settings.drain_timeout_s - await self._until_clients_left())
@@ -239,14 +225,9 @@ class Gateway:
         return await until_quiet(self._num_taken, timeout_s=timeout_s)
 
     @property
-    def _partners(self) -> Sequence[ServiceDoor]:
-        """Return the doors of other people's programs that are open."""
-        return [door for door in (self._picker, self._scaler) if door]
-
-    @property
     def picker_taken(self) -> int:
         """Return about how many requests Envoy asked so far."""
-        return self._picker.num_taken if self._picker else 0
+        return self._partners.num_taken
 
     def _num_taken(self) -> int:
         return self._proxy.num_taken + self.picker_taken
@@ -255,10 +236,9 @@ class Gateway:
         """Take nothing new and let what is here end; what is still held shortly before the end is handed back."""
         last_call_s = max(0.0, timeout_s - min(_HAND_BACK_S, timeout_s / 4))
         handle = asyncio.get_running_loop().call_later(last_call_s, self.holder.hand_back)
-        pickers = [self._picker.stop(timeout_s)] if self._picker else []
-        await asyncio.gather(self._grpc.inference.stop(timeout_s), self._openai.stop(timeout_s), *pickers)
-        if self._scaler:
-            await self._scaler.stop(_CONTROL_GRACE_S)  # its streams never end by themselves
+        stopping = (self._grpc.inference.stop(timeout_s), self._openai.stop(timeout_s))
+        await asyncio.gather(*stopping, self._partners.stop_picker(timeout_s))
+        await self._partners.stop_scaler()
         handle.cancel()
 
     def _make_app(self, proxy: InferenceProxy) -> Starlette:
@@ -277,38 +257,34 @@ class Gateway:
         timeout_s = self._settings.http_timeout_s
         return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._shares.http, tls=tls)
 
-    def _make_picker(self, app: Starlette, seeds: Seeds) -> PickerDoor:
+    def _make_partners(self, app: Starlette, seeds: Seeds) -> Partners:
         core = Core(router=self.router, holder=self.holder, keys=self._keys, metrics=self.metrics, app=app)
-        limits = Limits(self._settings.http_timeout_s, self._settings.default_deadline_s)
-        picker = EndpointPicker(core, Proofs(seeds.tickets(), _salts(seeds)), limits)
-        return PickerDoor(picker, self._identity, max_calls=self._shares.http)
+        proofs = Proofs(seeds.tickets(), seeds.salts())
+        return open_partners(self._settings, core, proofs, identity=self._identity, max_calls=self._shares.http)
 
-    def _watch_files(self, tasks: asyncio.TaskGroup) -> None:
-        """Follow the clients' keys and the certificate, where there are files of them."""
-        every_s = self._settings.reload_interval_s
-        if self._keys.directory:
-            tasks.create_task(watch_files((self._keys.directory,), self._keys.reload, every_s=every_s))
-        if self._mutual_tls and self._settings.mutual_tls_dir:
-            following = follow_directory(
-                self._mutual_tls, self._settings.mutual_tls_dir, every_s=every_s, on_change=self.channels.renew
-            )
-            tasks.create_task(following)
-        if self._identity:
-            tasks.create_task(watch_files(self._identity.files, self._identity.reload, every_s=every_s))
-
-    async def _review_keys(self) -> None:
-        while True:
-            await asyncio.sleep(_REVIEW_S)
-            self._keys.review()
-
-    def _watches(self, api: KubeApi) -> Sequence[Reflector]:
+    def _make_watches(self, api: KubeApi) -> Watches:
         namespaces = self._settings.watch_namespaces
-        return (
-            Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self._on_deployment),
-            Reflector(api, INFERENCE_KEYS, namespaces, is_optional=True, on_change=self._keys.on_object),
-            Reflector(
-                api, ENDPOINT_SLICES, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_slice
+        slices = Reflector(
+            api, ENDPOINT_SLICES, namespaces, label_selector=LABEL_DEPLOYMENT, on_change=self.router.on_slice
+        )
+        return Watches(
+            (
+                Reflector(api, INFERENCE_DEPLOYMENTS, namespaces, on_change=self._on_deployment),
+                Reflector(api, INFERENCE_KEYS, namespaces, is_optional=True, on_change=self._keys.on_object),
+                slices,
             ),
+            self._watched_files(),
+            self._keys.review,
+        )
+
+    def _watched_files(self) -> WatchedFiles:
+        return WatchedFiles(
+            self._keys,
+            self._identity,
+            self._mutual_tls,
+            mutual_tls_dir=self._settings.mutual_tls_dir,
+            every_s=self._settings.reload_interval_s,
+            on_certificate=self.channels.renew,
         )
 
     def _on_deployment(self, key: ObjectKey, obj: Resource | None) -> None:
@@ -319,7 +295,3 @@ class Gateway:
         self.evictions.note(was, now)
         for endpoint in filter(None, (was, now)):
             self.loads.on_pod(endpoint.pod)
-
-
-def _salts(seeds: Seeds) -> Salts:
-    return Salts(seeds.gateway[0] if seeds.gateway else "")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
-from dormouse_gateway.hold.line import Held, HoldQueue
+from dormouse_gateway.hold.alarms import Alarms
+from dormouse_gateway.hold.lease_request import LeaseRequest
+from dormouse_gateway.hold.line import HoldQueue
 from dormouse_gateway.hold.places import Places
+from dormouse_gateway.hold.policy import choose_policy
 from dormouse_gateway.hold.slept import Slept
 from dormouse_gateway.hold.terms import HoldFull, HoldSettings, WaitPolicy, WaitReason
 from dormouse_gateway.hold.wait import HoldTicket, Start
@@ -25,20 +27,8 @@ from dormouse_gateway.workers.pool import NOBODY
 from dormouse_gateway.workers.room import WorkerCapacity
 from dormouse_kube.reflector import ObjectKey
 
-FAILING_LIMIT_S = 10.0  # the kubelet starts a crashed worker again: if it comes up then, nobody needs to be refused
 TRUST_AGAIN_S = 1.0  # a worker that lost a stream and goes on saying that it takes requests has it offered then
 _TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
-
-
-@dataclass(eq=False, slots=True)
-class _Request(Held):
-    """A request in line. `granted` gets a lease, which whoever waits takes, or the refusal."""
-
-    wait: HoldTicket
-    demand: Demand
-    like: Endpoint | None = None  # only one that runs the same will do: it goes on with what that began
-    tried: Mapping[EndpointId, int] = field(default_factory=dict)  # not these for a while, unless they began anew
-    granted: asyncio.Future[Lease] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Holder:
@@ -62,9 +52,9 @@ class Holder:
         self._on_unwanted = on_unwanted
         self._on_end = on_end
         self.clock = clock
-        self._queue: HoldQueue[_Request] = HoldQueue(settings.limits)
+        self._queue: HoldQueue[LeaseRequest] = HoldQueue(settings.limits)
         self._slept = Slept(router.pool)
-        self._timers: dict[ObjectKey, asyncio.TimerHandle] = {}
+        self._alarms = Alarms(self.review)
         self._is_closed = False
         router.on_change = self.review
 
@@ -79,7 +69,7 @@ class Holder:
     def check_integrity(self) -> None:
         """Recount everything. Raises AssertionError."""
         self._queue.check_integrity()
-        assert self._timers.keys() == set(self._queue.lines()), f"timers for {sorted(self._timers)}, {self!r}"
+        assert self._alarms.keys() == set(self._queue.lines()), f"{self._alarms!r}, {self!r}"
 
     async def lease(
         self,
@@ -127,7 +117,7 @@ class Holder:
         request.want = (like.revision, like.model_digest, frozenset(tried.items()))
         return await self._wait(deployment, request)
 
-    async def _wait(self, deployment: Deployment, request: _Request) -> Lease:
+    async def _wait(self, deployment: Deployment, request: LeaseRequest) -> Lease:
         """Have the request wait in line for its worker."""
         current, policy = self._enter(deployment.key, request)
         wait, is_taken = request.wait, False
@@ -158,7 +148,7 @@ class Holder:
         if refusal or deployment is None:
             self._refuse(self._queue.take_all(key), refusal)
         else:
-            terms = self._terms(deployment, is_awake=is_awake)
+            terms = self._policy(deployment, is_awake=is_awake)
             self._queue.turn(key, terms, self.clock())
             self._let_go(deployment, terms, self._queue.in_turn(key))
         self._settle(key)
@@ -170,10 +160,10 @@ class Holder:
             self._refuse(self._queue.take_all(key), refusals.ending())
             self._settle(key)
 
-    def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> _Request:
-        return _Request(deployment.key, wait.num_bytes, self.clock(), wait, demand, flow=wait.flow)
+    def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> LeaseRequest:
+        return LeaseRequest(deployment.key, wait.num_bytes, self.clock(), wait, demand, flow=wait.flow)
 
-    def _enter(self, key: ObjectKey, request: _Request) -> tuple[Deployment, WaitPolicy]:
+    def _enter(self, key: ObjectKey, request: LeaseRequest) -> tuple[Deployment, WaitPolicy]:
         """Put the request in line; return for what, as it is now. Raises CallError if it may not wait."""
         deployment = self._router.catalogue.get(key)
         is_awake = self._router.pool.is_ready(key)
@@ -182,14 +172,14 @@ class Holder:
             raise refusal or refusals.deleted(key.name)
         if request.like is None:
             request.wait.start = Start.WARM if is_awake else self._slept.start(deployment)
-        terms = self._terms(deployment, is_awake=is_awake)
+        terms = self._policy(deployment, is_awake=is_awake)
         try:
             self._squeeze_in(request, terms, deployment)
         except HoldFull as error:
             raise refusals.hold_full(deployment, str(error)) from error
         return deployment, terms
 
-    def _squeeze_in(self, request: _Request, terms: WaitPolicy, deployment: Deployment) -> None:
+    def _squeeze_in(self, request: LeaseRequest, terms: WaitPolicy, deployment: Deployment) -> None:
         """Put the request in line; of a full one, somebody of a key that takes more of it leaves. Raises HoldFull."""
         try:
             self._queue.enter(request, terms, max_requests=deployment.max_held)
@@ -201,7 +191,7 @@ class Holder:
             self._refuse([other], refusals.hold_full(deployment, str(error)))
             self._queue.enter(request, terms, max_requests=deployment.max_held)
 
-    def _look_at(self, deployment: Deployment, terms: WaitPolicy, request: _Request) -> None:
+    def _look_at(self, deployment: Deployment, terms: WaitPolicy, request: LeaseRequest) -> None:
         """Assign a worker if the request that came can have one: nothing changed for those who were there.
 
         Of those that want any worker the first in line is asked for again.
@@ -209,7 +199,7 @@ class Holder:
         self._let_go(deployment, terms, (request,) if request.like else self._queue.in_turn(request.key, {None}))
         self._settle(request.key)
 
-    def _end(self, request: _Request, deployment: Deployment, *, is_taken: bool) -> None:
+    def _end(self, request: LeaseRequest, deployment: Deployment, *, is_taken: bool) -> None:
         """Forget the request, whichever way it went; a lease that nobody took goes back."""
         request.wait.over_s = self.clock()
         request.wait.hold_s = request.wait.over_s - request.arrived_s
@@ -222,13 +212,13 @@ class Holder:
         if granted.exception() is None:  # asked in any case: asyncio logs what nobody asked for
             granted.result().give_back()
 
-    def _let_go(self, deployment: Deployment, terms: WaitPolicy, requests: Iterable[_Request]) -> None:
+    def _let_go(self, deployment: Deployment, terms: WaitPolicy, requests: Iterable[LeaseRequest]) -> None:
         """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
         now_s = self.clock()
         self._grant(requests, self._places.batch(deployment), now_s)
         self._refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
 
-    def _grant(self, requests: Iterable[_Request], batch: WorkerCapacity, now_s: float) -> None:
+    def _grant(self, requests: Iterable[LeaseRequest], batch: WorkerCapacity, now_s: float) -> None:
         """Give the first a worker, and the next, as long as one has room; what is not to be had is asked for once."""
         hopeless: dict[Hashable, CallError] = {}  # what heirs want and nobody ever offers, with why
         for request in requests:
@@ -248,7 +238,7 @@ class Holder:
             self._queue.leave(request)
             self._refuse([request], hopeless[request.want])
 
-    def _grant_one(self, request: _Request, batch: WorkerCapacity, now_s: float) -> bool:
+    def _grant_one(self, request: LeaseRequest, batch: WorkerCapacity, now_s: float) -> bool:
         """Give the request a worker if there is one for it."""
         key, tried = request.key, request.tried
         if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
@@ -269,7 +259,7 @@ class Holder:
         """Return why not to wait for a worker that will not come: those that are there run something else."""
         return None if self._router.pool.may_get_heir(like) else refusals.nobody_the_same(like)
 
-    def _refuse(self, requests: Iterable[_Request], error: CallError | None) -> None:
+    def _refuse(self, requests: Iterable[LeaseRequest], error: CallError | None) -> None:
         for request in requests:
             if not request.granted.cancelled():
                 request.granted.set_exception(error or refusals.deleted(request.key.name))
@@ -283,28 +273,24 @@ class Holder:
         is_cold = terms is not None and terms.regime is not WaitReason.SATURATED
         is_wanted = is_cold and deployment is not None and deployment.desired_state == "Auto"
         self._router.activity.note_held(key, held, is_wanted=is_wanted)
-        self._set_timer(key)
+        self._set_alarm(key)
         if not is_wanted:
             self._on_unwanted(key)
         if bool(was_held) != bool(held):
             self._on_first(key)
 
-    def _set_timer(self, key: ObjectKey) -> None:
+    def _set_alarm(self, key: ObjectKey) -> None:
         """Look at the line again when its first is due, when a breaker lets one in, and once a second."""
-        due_s, handle = self._queue.due_s(key), self._timers.pop(key, None)
-        if handle:
-            handle.cancel()
-        if due_s is not None:
-            probe_in_s = self._router.pool.probe_in_s(key)
-            delay_s = min(_TICK_S, max(0.0, due_s - self.clock()), _TICK_S if probe_in_s is None else probe_in_s)
-            self._timers[key] = asyncio.get_running_loop().call_later(delay_s, self.review, key)
+        due_s = self._queue.due_s(key)
+        if due_s is None:
+            self._alarms.drop(key)
+            return
+        probe_in_s = self._router.pool.probe_in_s(key)
+        delay_s = min(_TICK_S, max(0.0, due_s - self.clock()), _TICK_S if probe_in_s is None else probe_in_s)
+        self._alarms.set(key, delay_s)
 
-    def _terms(self, deployment: Deployment, *, is_awake: bool) -> WaitPolicy:
-        if is_awake:
-            return WaitPolicy(WaitReason.SATURATED, self._settings.saturated_timeout_s)
-        if deployment.phase == "Failed":
-            return WaitPolicy(WaitReason.FAILING, min(FAILING_LIMIT_S, deployment.hold_timeout_s))
-        return WaitPolicy(WaitReason.COLD, deployment.hold_timeout_s)
+    def _policy(self, deployment: Deployment, *, is_awake: bool) -> WaitPolicy:
+        return choose_policy(deployment, self._settings.saturated_timeout_s, is_awake=is_awake)
 
 
 def _refusal(key: ObjectKey, deployment: Deployment | None, *, is_awake: bool) -> CallError | None:

@@ -73,7 +73,7 @@ async def test_a_request_waits_for_the_pause_of_a_worker_that_refused_and_is_the
     task = world.ask("it")
     await settled()
     assert (world.got, len(world.holder), world.router.pool.probe_in_s(TINY)) == ([], 1, 0.5)
-    looks_again_s = world.holder._timers[TINY].when() - asyncio.get_running_loop().time()
+    looks_again_s = world.holder._alarms.due_s(TINY) - asyncio.get_running_loop().time()
     assert looks_again_s <= 0.5, "when the pause ends, not at the next tick"
     clock.now_s = 0.5
     await until(lambda: world.got == ["it"])

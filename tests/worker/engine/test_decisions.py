@@ -1,7 +1,8 @@
 """Questions of one call in the engine: one line, one pass, what they have in common computed once."""
 
 from dormouse_worker.common.commands import InitializeCache
-from dormouse_worker.common.ipc import AddDecision, AddRequest, StepOutputs
+from dormouse_worker.common.ipc import AddRequest, StepOutputs
+from dormouse_worker.common.task_messages import AddDecision
 from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.validation import unknown_token
 from tests.worker.engine.test_engine import Setup

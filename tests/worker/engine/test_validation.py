@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.common.ipc import AddPooling, PoolingParams
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddPooling, PoolingParams
 from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.engine.validation import check_block_counts, check_settings, unknown_token
 

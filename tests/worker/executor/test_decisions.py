@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from dormouse_worker.common.ipc import AddDecision
+from dormouse_worker.common.task_messages import AddDecision
 from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.front.decisions.labels import decided, nodes_of
 from tests.worker.executor.test_groups import MODELS, directory_of, group_of, make_engine  # noqa: F401  fixtures

@@ -16,16 +16,9 @@ from dormouse_worker.common.errors import (
     ModelInvalid,
 )
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import (
-    AddPooling,
-    CommandRequest,
-    CommandResult,
-    EngineStatus,
-    PoolingParams,
-    State,
-    StepOutputs,
-)
+from dormouse_worker.common.ipc import CommandRequest, CommandResult, EngineStatus, State, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddPooling, PoolingParams
 from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
 from dormouse_worker.engine.testing import ManualClock

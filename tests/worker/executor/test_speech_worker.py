@@ -22,8 +22,8 @@ from dormouse_worker.common.errors import (
     ModelInvalid,
 )
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import AddWindow, WindowParams
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddWindow, WindowParams
 from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.executor.worker import lone_worker

@@ -10,7 +10,8 @@ import pytest
 from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import AddDecision, State
+from dormouse_worker.common.ipc import State
+from dormouse_worker.common.task_messages import AddDecision
 from dormouse_worker.front.decisions import prompts
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import Script

@@ -7,7 +7,8 @@ import grpc
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import AbortRequests, AddPooling, ModelInfo, State
+from dormouse_worker.common.ipc import AbortRequests, ModelInfo, State
+from dormouse_worker.common.task_messages import AddPooling
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import FAKE_DIMENSIONS, MODEL_LEN, Script
 

@@ -9,7 +9,8 @@ import pytest
 
 from dormouse_api.limits import MAX_AUDIO_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import AddWindow, ModelInfo
+from dormouse_worker.common.ipc import ModelInfo
+from dormouse_worker.common.task_messages import AddWindow
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import Script
 

@@ -31,7 +31,6 @@ from dormouse_worker.common.errors import (
 )
 from dormouse_worker.common.ipc import (
     AbortRequests,
-    AddDecision,
     Added,
     CommandRequest,
     CommandResult,
@@ -41,6 +40,7 @@ from dormouse_worker.common.ipc import (
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddDecision
 from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.engine import resting
 from dormouse_worker.engine.adapter_commands import AdapterCommands

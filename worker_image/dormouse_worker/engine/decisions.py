@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dormouse_worker.common.ipc import AddDecision, AddRequest, Sampling
+from dormouse_worker.common.ipc import AddRequest, Sampling
+from dormouse_worker.common.task_messages import AddDecision
 
 
 def requests_of(message: AddDecision) -> Iterator[AddRequest]:

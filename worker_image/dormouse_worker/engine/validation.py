@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
-from dormouse_worker.common.ipc import Added, AddPooling, AddWindow, MemoryReport
+from dormouse_worker.common.ipc import Added, MemoryReport
 from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddPooling, AddWindow
 
 QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module
 

@@ -18,26 +18,22 @@ from dormouse_worker.common.commands import AbortAll, Command, InitializeCache, 
 from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
 from dormouse_worker.common.ipc import (
     AbortRequests,
-    AddDecision,
-    AddPooling,
     AddRequest,
-    AddWindow,
     CommandRequest,
     CommandResult,
     EngineMessage,
     EngineStatus,
     FrontMessage,
     ModelInfo,
-    PooledOutput,
     Sampling,
     State,
     StepOutputs,
     TokenLogprobs,
     TokenOutput,
-    WindowOutput,
 )
 from dormouse_worker.common.lifecycle import why_not
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddDecision, AddPooling, AddWindow, PooledOutput, WindowOutput
 from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.testing import make_report

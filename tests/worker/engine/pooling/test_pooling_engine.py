@@ -3,8 +3,8 @@
 import pytest
 
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, PoolingParams
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddPooling, PoolingParams
 from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingOutput

@@ -3,8 +3,9 @@
 import pytest
 
 from dormouse_worker.common.errors import GroupBroken
-from dormouse_worker.common.ipc import AddPooling, AddWindow, EngineStatus, ModelInfo, State, WindowParams
+from dormouse_worker.common.ipc import EngineStatus, ModelInfo, State
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import AddPooling, AddWindow, WindowParams
 from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.intake import take
 from dormouse_worker.engine.speech.batch import SpeechOutput, SpeechToken

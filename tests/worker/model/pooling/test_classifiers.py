@@ -6,8 +6,8 @@ import torch
 
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import PoolingParams
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.pooling.classifier import ClassifierHead, activated

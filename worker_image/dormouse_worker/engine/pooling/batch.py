@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.common.task_messages import PoolingParams
 
 
 class PooledSequence(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dormouse_worker.common.ipc import WindowParams
+from dormouse_worker.common.task_messages import WindowParams
 
 
 @dataclass(frozen=True, slots=True)

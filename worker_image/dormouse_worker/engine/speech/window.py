@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dormouse_worker.common.ipc import AddWindow, WindowOutput
+from dormouse_worker.common.task_messages import AddWindow, WindowOutput
 from dormouse_worker.engine.speech.batch import SpeechRow, SpeechToken
 from dormouse_worker.engine.speech.quality import Quality, compression_ratio
 

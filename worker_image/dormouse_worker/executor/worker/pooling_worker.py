@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import PoolingParams
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.executor.worker.lone_worker import LoneWorker
 from dormouse_worker.model.memory.without_cache import report_without_cache, require_room

@@ -7,7 +7,8 @@ from array import array
 
 from dormouse_api.limits import FLOAT_BYTES, MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import ModelInfo, PooledOutput, PoolingParams
+from dormouse_worker.common.ipc import ModelInfo
+from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
 from dormouse_worker.front.requests.caller import Caller
 from dormouse_worker.front.requests.pooling_calls import Texts, admitted, compute
 from dormouse_worker.front.requests.pooling_inputs import check_common, check_inputs, texts_of

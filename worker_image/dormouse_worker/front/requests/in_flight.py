@@ -13,18 +13,13 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_worker.common.images import ImageInput
-from dormouse_worker.common.ipc import (
-    AbortRequests,
+from dormouse_worker.common.ipc import AbortRequests, AddRequest, FrontMessage, Sampling, StepOutputs, TokenOutput
+from dormouse_worker.common.task_messages import (
     AddDecision,
     AddPooling,
-    AddRequest,
     AddWindow,
-    FrontMessage,
     PooledOutput,
     PoolingParams,
-    Sampling,
-    StepOutputs,
-    TokenOutput,
     WindowOutput,
 )
 from dormouse_worker.front.decisions.reads import Read
@@ -157,19 +152,11 @@ class RequestTable:
 
     def open(self, order: Order, choices: Sequence[tuple[OutputStream, Sampling]]) -> tuple[str, ...]:
         """Hand a call's choices to the engine; return the ids under which they run."""
-        keys = tuple(str(next(self._ids)) for _ in choices)
-        for key, (stream, sampling) in zip(keys, choices, strict=True):
-            self._streams[key] = stream
-            if len(keys) > 1:
-                self._siblings[key] = keys
-            if order.adapter:
-                self._adapters[key] = order.adapter
-            place = (order.priority, order.cache_salt, order.adapter)
+        keys = self._admit([stream for stream, _ in choices], adapter=order.adapter)
+        place = (order.priority, order.cache_salt, order.adapter)
+        for key, (_, sampling) in zip(keys, choices, strict=True):
             known = (order.prompt_token_ids, sampling, order.output_token_ids)
             self._send(AddRequest(key, *known, *place, order.prediction_token_ids, order.images))
-        self.num_accepted += len(keys)
-        self.num_waiting += len(keys)
-        self._changes.notify()
         return keys
 
     def open_pooling(
@@ -182,34 +169,32 @@ class RequestTable:
         starts: list[int],
     ) -> str:
         """Hand a call for vectors to the engine; return the id under which it runs."""
-        key = str(next(self._ids))
-        self._streams[key] = answer
+        (key,) = self._admit([answer])
         self._send(AddPooling(key, inputs, params, priority, starts))
-        self.num_accepted += 1
-        self.num_waiting += 1
-        self._changes.notify()
         return key
 
     def open_window(self, answer: PooledAnswer[WindowOutput], make: Callable[[str], AddWindow]) -> str:
         """Hand a window of sound to the engine, as `make` says it for an id; return the id under which it runs."""
-        key = str(next(self._ids))
-        self._streams[key] = answer
+        (key,) = self._admit([answer])
         self._send(make(key))
-        self.num_accepted += 1
-        self.num_waiting += 1
-        self._changes.notify()
         return key
 
     def open_decision(self, order: Order, branches: Sequence[Branch], reads: Sequence[Read]) -> tuple[str, ...]:
         """Hand sequences that begin alike to the engine, all at once; return the ids under which they run."""
-        keys = tuple(str(next(self._ids)) for _ in reads)
-        self._streams.update(zip(keys, reads, strict=True))
-        self._siblings.update(dict.fromkeys(keys, keys))
-        if order.adapter:
-            self._adapters.update(dict.fromkeys(keys, order.adapter))
+        keys = self._admit(reads, adapter=order.adapter)
         ways, named = [branch for branch, _ in branches], [list(token_ids) for _, token_ids in branches]
         place = (order.priority, order.cache_salt, order.adapter)
         self._send(AddDecision(list(keys), order.prompt_token_ids, ways, named, *place))
+        return keys
+
+    def _admit(self, answers: Sequence[Answer], *, adapter: str = "") -> tuple[str, ...]:
+        """Take in what waits for one call's requests; return their ids."""
+        keys = tuple(str(next(self._ids)) for _ in answers)
+        self._streams.update(zip(keys, answers, strict=True))
+        if len(keys) > 1:
+            self._siblings.update(dict.fromkeys(keys, keys))
+        if adapter:
+            self._adapters.update(dict.fromkeys(keys, adapter))
         self.num_accepted += len(keys)
         self.num_waiting += len(keys)
         self._changes.notify()

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.ipc import PooledOutput, WindowOutput
+from dormouse_worker.common.task_messages import PooledOutput, WindowOutput
 from dormouse_worker.front.requests.streams import Times
 
 RETRY_S = 1.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dormouse_worker.common.ipc import ModelInfo, PooledOutput, PoolingParams
+from dormouse_worker.common.ipc import ModelInfo
+from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import Times
 from dormouse_worker.front.worker import Worker

@@ -8,7 +8,8 @@ from functools import partial
 
 from dormouse_api.limits import FLOAT_BYTES, MAX_MESSAGE_BYTES, MAX_SCORE_DOCUMENTS
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import ModelInfo, PooledOutput, PoolingParams
+from dormouse_worker.common.ipc import ModelInfo
+from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.caller import Caller
 from dormouse_worker.front.requests.pooling_calls import Texts, admitted, compute

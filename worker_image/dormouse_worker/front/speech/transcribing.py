@@ -18,8 +18,9 @@ import grpc
 
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.common.ipc import AddWindow, State, WindowOutput, WindowParams
+from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S
+from dormouse_worker.common.task_messages import AddWindow, WindowOutput, WindowParams
 from dormouse_worker.files.speech_files import SpeechSpec
 from dormouse_worker.front.requests.caller import Caller, TimeLimit, in_time
 from dormouse_worker.front.requests.pooled import PooledAnswer

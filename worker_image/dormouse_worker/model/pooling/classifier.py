@@ -14,7 +14,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.files.head_files import Activation, HeadFiles
 from dormouse_worker.model.context import forward_context

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dormouse_worker.common.errors import GoldenTokensDiffer, LogitsNotFinite
-from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 
 LENGTHS = (24, 24, 7, 1)  # of texts in one pass: neighbours of equal length, and others

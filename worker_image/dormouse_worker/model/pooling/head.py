@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.files import task_files
 from dormouse_worker.files.task_files import Dense, Pooling

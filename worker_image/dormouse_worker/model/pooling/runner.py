@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.common.ipc import PoolingParams
+from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.pooling.attention import PackedContext
