@@ -66,7 +66,7 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -n 2 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(PY) -m pytest -n 3 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
 	$(PY) -m pytest -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
@@ -83,7 +83,7 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 	$(PY) -m tools.testcluster up
 
 .PHONY: e2e
-e2e: install model cluster images ## Tests on the real cluster
+e2e: install model ready ## Tests on the real cluster
 	$(PY) -m pytest -m "cluster and not slow" $(CLUSTER) --durations=10
 
 .PHONY: e2e-nodes
@@ -93,15 +93,21 @@ e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4
 	DORMOUSE_RECORD=nodes $(PY) -m pytest -m "cluster and slow" tests/e2e --durations=0
 
 .PHONY: e2e-ladder
-e2e-ladder: install model cluster images ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
+e2e-ladder: install model ready ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
 	$(PY) -m tests.prober
 
 .PHONY: e2e-install
-e2e-install: install model cluster images ## What a removed release leaves, two releases beside each other; the images as pods (15 minutes)
+e2e-install: install model ready ## What a removed release leaves, two releases beside each other; the images as pods (15 minutes)
 	DORMOUSE_RECORD=install $(PY) -m pytest -m "cluster and slow" tests/install tests/chart --durations=10
 
+.PHONY: static
+static: lint typecheck ## Both checks that run nothing
+
 .PHONY: test
-test: prepare lint typecheck unit integration faults e2e ## All set-up, then every test but the slow ones
+test: prepare ## All set-up, then every test but the slow ones (what needs no cluster runs while others wait for something)
+	$(MAKE) --no-print-directory -j 2 static unit
+	$(MAKE) --no-print-directory -j 2 ready integration
+	$(MAKE) --no-print-directory faults e2e
 
 .PHONY: test-long
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
@@ -167,6 +173,10 @@ docs: install ## Build the documentation site (build/site)
 
 .PHONY: images
 images: install ## Build the container images and hand them to the cluster
+	$(PY) -m tools.images
+
+.PHONY: ready
+ready: cluster ## The local Kubernetes with the images in it
 	$(PY) -m tools.images
 
 .PHONY: reproduce

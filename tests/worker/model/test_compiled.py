@@ -126,6 +126,7 @@ def test_a_model_that_transformers_computes_is_refused(tiny_model):
         load(settings(tiny_model("llama"), compile_sizes=SIZES, model_impl="transformers"), CPU)
 
 
+@pytest.mark.slow  # it compiles twice
 def test_a_second_start_finds_what_was_compiled_beside_the_profiles(tiny_model, tmp_path, monkeypatch):
     monkeypatch.delenv(CACHE_VARIABLE)
     wanted = settings(tiny_model("llama"), compile_sizes=(2,), profile_cache=str(tmp_path / "kept"))

@@ -16,6 +16,7 @@ from dormouse_worker.model.adapters.rows import TorchAdder
 from dormouse_worker.model.adapters.triton_adapters import group_rows
 from dormouse_worker.model.attention.machine import Machine
 from tests.worker.model.adapters.triton_cases import CASES, CPU
+from tools.bootstrap import cache_root
 
 SMALLEST_SHARED_BYTES = 99 << 10  # of the devices with compute capability 8.6, 8.9 and 12.0
 GPU = Machine(device_type="cuda", torch_version=(2, 9), capability=(9, 0), triton_version=(3, 6))
@@ -49,8 +50,8 @@ def test_under_the_interpreter_they_add_what_torch_adds_and_a_row_has_the_same_b
 
 
 @pytest.mark.timeout(600)
-def test_they_compile_for_real_devices_and_fit_into_them(tmp_path):
-    results = run("compiled", TRITON_CACHE_DIR=str(tmp_path))
+def test_they_compile_for_real_devices_and_fit_into_them():
+    results = run("compiled", TRITON_CACHE_DIR=str(cache_root() / "triton"))
     assert {(each["kernel"], each["capability"]) for each in results} == {
         (kernel, capability) for kernel in ("shrink", "expand") for capability in (80, 90, 100)
     }

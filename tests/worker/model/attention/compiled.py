@@ -1,6 +1,6 @@
 """Compiles our kernels for CUDA devices as a launch would, without one, and prints what came out as JSON.
 
-A process of its own: TRITON_CACHE_DIR keeps what is compiled out of the user's cache.
+A process of its own: Triton compiles below TRITON_CACHE_DIR, and finds again what it made of the same source.
 """
 
 from __future__ import annotations

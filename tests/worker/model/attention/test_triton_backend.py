@@ -17,6 +17,7 @@ from dormouse_worker.model.attention.triton_backend import SPLITTING, TritonBack
 from dormouse_worker.model.attention.triton_launch import Splitting, choose_keys_per_step
 from tests.gpu.attention_cases import DECODING
 from tests.gpu.attention_world import Case, World
+from tools.bootstrap import cache_root
 
 SMALLEST_SHARED_BYTES = 99 << 10  # of the devices with compute capability 8.6, 8.9 and 12.0
 CPU = torch.device("cpu")
@@ -157,11 +158,14 @@ def test_every_key_lies_in_one_of_the_splits_that_are_launched():
         assert splitting.count(context_len) * max(share, 32) >= context_len
 
 
-def test_what_is_launched_compiles_for_real_devices_and_fits_into_them(tmp_path):
-    """Triton needs no device to compile: registers, tensor cores and shared memory are those of a real launch."""
+def test_what_is_launched_compiles_for_real_devices_and_fits_into_them():
+    """Triton needs no device to compile: registers, tensor cores and shared memory are those of a real launch.
+
+    What it made of the same source before is found again.
+    """
     child = subprocess.run(
         [sys.executable, "-m", "tests.worker.model.attention.compiled"],
-        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"},
+        env={**os.environ, "TRITON_CACHE_DIR": str(cache_root() / "triton"), "TRITON_DEFAULT_FP_FUSION": "1"},
         capture_output=True,
         text=True,
         check=False,
