@@ -164,8 +164,8 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
 
 def _check_kind(value: dict[str, Any], properties: Schema, path: str) -> None:
     """Raise for what is another kind of thing: that says more than what it lacks."""
-    for name in value.keys() & properties.keys():
-        if "enum" in properties[name]:
+    for name in value:
+        if "enum" in properties.get(name, ()):
             check(value[name], properties[name], _join(path, name))
 
 

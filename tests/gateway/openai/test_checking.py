@@ -154,3 +154,44 @@ def test_a_prediction_goes_to_the_worker_as_text(content):
 def test_null_is_as_good_as_nothing():
     raw = b'{"model": "tiny", "prompt": "a", "stop": null, "n": null, "stream_options": null}'
     assert read_body(raw, COMPLETION_REQUEST) == {"model": "tiny", "prompt": "a"}
+
+
+TEXT = {"type": "string"}
+DIGITS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}}
+NEEDY = {"type": "object", "properties": {"kind": {"enum": ["a"]}, "need": TEXT, "other": TEXT}, "required": ["need"]}
+DEEP = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "integer"}}}}}
+FLAT = {"type": "object", "properties": {"a": TEXT}}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "message"),
+    [
+        ([0, 9, 10], DIGITS, "at[2] is 10; allowed: from 0 to 9"),
+        ([0, -1, 10], DIGITS, "at[1] is -1; allowed: from 0 to 9"),
+        ([1, True], DIGITS, "at[1] is true; allowed: an integer"),
+        (["1"], DIGITS, 'at[0] is "1"; allowed: an integer'),
+        ([1, 1.5], DIGITS, "at[1] is 1.5; allowed: an integer"),
+        ({"kind": "b"}, NEEDY, 'at.kind is "b"; allowed: "a"'),
+        ({"other": 1}, NEEDY, "at.need is missing; allowed: a string"),
+        ({"kind": "a"}, NEEDY, "at.need is missing; allowed: a string"),
+        (
+            {},
+            NEEDY | {"properties": {"need": {"anyOf": [TEXT, DIGITS, {"type": "null"}]}}},
+            "at.need is missing; allowed: a string or an array or null",
+        ),
+        ({"a": {"b": "x"}}, {"anyOf": [FLAT, DEEP]}, 'at.a.b is "x"; allowed: an integer'),
+        ({"a": {"b": "x"}}, {"anyOf": [DEEP, FLAT]}, 'at.a.b is "x"; allowed: an integer'),
+        ("b", {"enum": ["a"]}, 'at is "b"; allowed: "a"'),
+        ("c", {"enum": ["a", "b"], "description": "Not told."}, 'at is "c"; allowed: "a", "b"'),
+        ("b", {"enum": ["a"], "description": "No others."}, 'at is "b"; allowed: "a". No others.'),
+    ],
+)
+def test_a_refusal_says_which_part_does_not_fit(value, schema, message):
+    with pytest.raises(ApiError) as caught:
+        check(value, schema, "at")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [9, 0, 5], [3.0]])
+def test_whole_numbers_of_the_range_fit(numbers):
+    check(numbers, DIGITS, "at")
