@@ -164,9 +164,9 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
 
 def _check_kind(value: dict[str, Any], properties: Schema, path: str) -> None:
     """Raise for what is another kind of thing: that says more than what it lacks."""
-    for name in value:
+    for name, item in value.items():
         if "enum" in properties.get(name, ()):
-            check(value[name], properties[name], _join(path, name))
+            check(item, properties[name], _join(path, name))
 
 
 def _wanted(schema: Schema) -> str:
