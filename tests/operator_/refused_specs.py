@@ -6,6 +6,7 @@ CUDA = {"device": "cuda"}
 OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 POOL = {"name": "shared"}
 STORE = {"size": "1Gi"}
+DRAFT = "pvc://drafts/small"
 REFUSED = [
     ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
     ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
@@ -31,7 +32,27 @@ REFUSED = [
     ({"engine": {"seed": -1}}, ["spec.engine.seed", "-1"]),
     ({"engine": {"compileSizes": [0]}}, ["spec.engine.compileSizes[0]", "0", "1"]),
     ({"engine": {"compileSizes": [2, 2]}}, ["spec.engine.compileSizes[1]", "Duplicate", "2"]),
-    ({"engine": {"speculation": {"method": "draft"}}}, ["spec.engine.speculation.method", "draft", "suffix"]),
+    ({"engine": {"speculation": {"method": "draft"}}}, ["spec.engine.speculation.model is needed", "draft"]),
+    ({"engine": {"speculation": {"model": DRAFT}}}, ["spec.engine.speculation.model is needed", "and only there"]),
+    (
+        {"engine": {"speculation": {"method": "draft", "model": "hf://a/b"}}},
+        ["spec.engine.speculation.model is hf://a/b", "pvc://CLAIM/PATH"],
+    ),
+    (
+        {"engine": {"speculation": {"method": "draft", "model": "pvc://a/../b"}}},
+        ["spec.engine.speculation.model is pvc://a/../b", "must not hold .."],
+    ),
+    (
+        {"engine": {"device": "cpu", "kvStore": STORE, "speculation": {"method": "draft", "model": DRAFT}}},
+        ["spec.engine.kvStore", "spec.engine.speculation.model"],
+    ),
+    *(
+        (
+            {"engine": {"speculation": {"method": "draft", "model": DRAFT}}, "parallelism": {way: 2}},
+            ["spec.engine.speculation.model needs spec.parallelism.tensor 1"],
+        )
+        for way in ("tensor", "pipeline")
+    ),
     ({"engine": {"speculation": {"method": "eagle"}}}, ["spec.engine.speculation.method", "eagle", "suffix"]),
     ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
     (

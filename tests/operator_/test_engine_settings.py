@@ -30,6 +30,7 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of 
     "tensor_parallel_size": ("parallelism", "tensor"),
     "pipeline_parallel_size": ("parallelism", "pipeline"),
     "speculation_method": ("speculation", "method"),
+    "speculation_model": ("speculation", "model"),
     "num_speculative_tokens": ("speculation", "maxTokens"),
 }
 OF_THE_PROGRAM = {  # what no user of the resource says
@@ -56,6 +57,7 @@ OTHER = {  # a value that is not the default
     "load_format": "dummy",
     "quantization": "int4",
     "speculation_method": "ngram",
+    "speculation_model": "pvc://drafts/small",
     "num_speculative_tokens": 5,
     "cuda_graphs": False,
     "compile_sizes": [8, 1],
@@ -72,7 +74,12 @@ OTHER = {  # a value that is not the default
     "tensor_parallel_size": 2,
     "pipeline_parallel_size": 2,
 }
-READ_AS = {"kv_cache_memory_bytes": 1 << 30, "swap_space_bytes": 2 << 20, "compile_sizes": (1, 8)}
+READ_AS = {
+    "speculation_model": "/drafts/drafts/small",
+    "kv_cache_memory_bytes": 1 << 30,
+    "swap_space_bytes": 2 << 20,
+    "compile_sizes": (1, 8),
+}
 THE_POD_SAYS = {"profile_cache", "model"}  # always
 
 
@@ -113,7 +120,7 @@ def test_every_default_is_another_word_for_that_of_the_worker():
     said = {name: schema_of(name).get("default", KNOBS[name].default) for name in OTHER}
     assert {**said, "device": "cpu"} == {name: KNOBS[name].default for name in OTHER}
     assert {name for name in OTHER if "default" not in schema_of(name)} == {
-        *("max_model_len", "kv_cache_memory_bytes", "compile_sizes", "max_cpu_loras")
+        *("max_model_len", "kv_cache_memory_bytes", "compile_sizes", "max_cpu_loras", "speculation_model")
     }
     nouns = {field.name: field.default for field in fields(Engine) if field.default is not None}
     assert nouns == {**{name: KNOBS[name].default for name in nouns}, "device": "cuda"}

@@ -35,6 +35,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--reasoning-parser": _unless_auto(engine.reasoning_parser),
         "--quantization": _unless_default(engine, "quantization"),
         "--speculation-method": _unless_default(engine, "speculation_method"),
+        "--speculation-model": _unless_default(engine, "speculation_model"),
         "--num-speculative-tokens": _unless_default(engine, "num_speculative_tokens"),
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,

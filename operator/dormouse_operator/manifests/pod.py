@@ -29,7 +29,7 @@ from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, DeviceClaim, Pod
-from dormouse_operator.parse import CONTAINER, MODELS_ROOT, OPERATOR_KEY, format_time
+from dormouse_operator.parse import CONTAINER, DRAFTS_ROOT, MODELS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -203,6 +203,8 @@ def _volumes(deployment: Deployment) -> list[Manifest]:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if hub := deployment.model.hub:
         volumes.append(cache_volume(hub))
+    if claim := deployment.engine.speculation_claim:
+        volumes.append({"name": "draft-model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if store := deployment.engine.kv_store:
         volumes.append(store_volume(store))
     if deployment.mutual_tls:
@@ -219,6 +221,8 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
         mounts.append({"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True})
     if deployment.model.hub:
         mounts.append(cache_mount(is_read_only=True))
+    if claim := deployment.engine.speculation_claim:
+        mounts.append({"name": "draft-model", "mountPath": f"{DRAFTS_ROOT}/{claim}", "readOnly": True})
     if deployment.engine.kv_store:
         mounts.append(store_mount())
     if deployment.mutual_tls:

@@ -24,7 +24,7 @@ from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
     *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
-    *("task", "speculation_method", "num_speculative_tokens", "kv_store"),
+    *("task", "speculation_method", "num_speculative_tokens", "kv_store", "speculation_model", "speculation_claim"),
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras"),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
@@ -66,6 +66,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
         **({"adapter_claims": claims} if claims else {}),
         **_store_part(deployment.engine),
+        **_draft_part(deployment.engine),
     }
 
 
@@ -79,6 +80,11 @@ def _hub_part(hub: Hub | None) -> Mapping[str, Any] | None:
 def _store_part(engine: Engine) -> Mapping[str, Any]:
     """Return what decides the store's volume, where there is one: pods of before keep their digests."""
     return {"kv_store": asdict(engine.kv_store)} if engine.kv_store else {}
+
+
+def _draft_part(engine: Engine) -> Mapping[str, Any]:
+    """Return what decides the draft model's volume, where there is one: pods of before keep their digests."""
+    return {"draft_claim": engine.speculation_claim} if engine.speculation_claim else {}
 
 
 def _placement_part(placement: Placement) -> Mapping[str, Any]:

@@ -149,6 +149,8 @@ class Engine:
     reasoning_parser: str = "auto"
     quantization: str = "none"
     speculation_method: str = "off"
+    speculation_model: str = ""  # where the draft model's directory is in the worker's container; "" = there is none
+    speculation_claim: str | None = None  # the claim to mount for it
     num_speculative_tokens: int = 8
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False

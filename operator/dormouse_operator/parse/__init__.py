@@ -21,7 +21,7 @@ from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.reservation import TELLER, parse_reservation
 from dormouse_operator.parse.slots import parse_slot, write_slot, write_time
-from dormouse_operator.parse.spec import CACHE_ROOT, MODELS_ROOT, parse_deployment
+from dormouse_operator.parse.spec import CACHE_ROOT, DRAFTS_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "CONTAINER",
     "DEVICE_GRANTS",
     "DOWNLOADER",
+    "DRAFTS_ROOT",
     "MODELS_ROOT",
     "OPERATOR_KEY",
     "POOL_CLAIM",

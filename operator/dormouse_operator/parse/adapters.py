@@ -10,12 +10,12 @@ from dataclasses import replace
 from dormouse_operator.model import Engine
 from dormouse_operator.model.adapters import Adapter, OfferedAdapter, RecordedAdapter
 from dormouse_operator.model.wanted import MOST_ADAPTERS
+from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError
 
 ADAPTERS_ROOT = "/adapters"  # claims are mounted below it
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._/]{0,126}[A-Za-z0-9])?")
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
-_ALLOWED_URIS = "pvc://CLAIM/PATH and file:///PATH"
 
 
 def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tuple[Adapter, ...]:
@@ -75,24 +75,8 @@ def _parse_adapter(raw: Raw, where: str) -> Adapter:
         raise SpecError(f"{where}.name is {name[:128]!r}; allowed are 1 to 128 letters, digits and - . _ /")
     if not _DIGEST.fullmatch(digest):
         raise SpecError(f"{where}.digest is {digest[:128]!r}; allowed are 64 hexadecimal digits in lower case")
-    claim, path = _parse_uri(uri, f"{where}.uri")
+    claim, path = parse_uri(uri, f"{where}.uri", root=ADAPTERS_ROOT, plural="adapters")
     return Adapter(name=name, uri=uri, path=path, claim=claim, digest=digest, is_pinned=bool(raw.get("pin", False)))
-
-
-def _parse_uri(uri: str, field: str) -> tuple[str, str]:
-    """Return the claim, "" for none, and the directory in the container."""
-    if ".." in uri.split("/"):
-        raise SpecError(f"{field} is {uri[:512]!r}; the path must not hold ..")
-    if "\0" in uri:
-        raise SpecError(f"{field} is {uri[:512]!r}; the path must not hold a NUL")
-    if uri.startswith("hf://"):
-        raise SpecError(f"{field} is {uri[:512]!r}; adapters of a hub are not fetched: put them into a claim (pvc://)")
-    if uri.startswith("file:///") and uri != "file:///":
-        return "", uri.removeprefix("file://")
-    claim, _, path = uri.removeprefix("pvc://").partition("/")
-    if not uri.startswith("pvc://") or not claim:
-        raise SpecError(f"{field} is {uri[:512]!r}; allowed are {_ALLOWED_URIS}")
-    return claim, "/".join(part for part in (ADAPTERS_ROOT, claim, path) if part)
 
 
 def parse_recorded_adapters(raw: Sequence[Raw]) -> tuple[RecordedAdapter, ...]:

@@ -27,10 +27,12 @@ from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapter_claims, parse_adapters
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
 TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
 MODELS_ROOT = "/models"  # claims are mounted below it
+DRAFTS_ROOT = "/drafts"  # the claim of a draft model is mounted below it
 CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
 _ALLOWED_URIS = "hf://ORG/NAME, hf://ORG/NAME:GGUF, pvc://CLAIM/PATH and file:///PATH"
 _DEFAULT_GPU = "nvidia.com/gpu"
@@ -244,14 +246,22 @@ def _parse_engine(spec: Raw) -> Engine:
     lifecycle = spec.get("lifecycle") or {}
     kept = {word: lifecycle[word] for word in _KEPT_ASLEEP if word in lifecycle}
     engine = spec.get("engine") or {}
-    drafts = engine.get("speculation") or {}
-    said = {**engine, **kept, "task": spec.get("task")}
-    said |= {"speculationMethod": drafts.get("method"), "numSpeculativeTokens": drafts.get("maxTokens")}
+    said = {**engine, **kept, "task": spec.get("task"), **_parse_speculation(engine.get("speculation") or {})}
     values = {name: said[word] for name, word in _ENGINE_WORDS.items() if said.get(word) is not None}
     for name in values.keys() & {"kv_cache_memory_bytes", "swap_space_bytes"}:
         values[name] = parse_bytes(f"spec.engine.{_ENGINE_WORDS[name]}", values[name])
     store = _parse_kv_store(engine["kvStore"]) if "kvStore" in engine else None
     return Engine(**{**values, "compile_sizes": tuple(sorted(values.get("compile_sizes", ()))), "kv_store": store})
+
+
+def _parse_speculation(drafts: Raw) -> Raw:
+    """Return what is said about drafts, in words of `Engine`."""
+    said = {"speculationMethod": drafts.get("method"), "numSpeculativeTokens": drafts.get("maxTokens")}
+    uri = drafts.get("model")
+    if uri is None:
+        return said
+    claim, path = parse_uri(uri, "spec.engine.speculation.model", root=DRAFTS_ROOT, plural="draft models")
+    return {**said, "speculationModel": path, "speculationClaim": claim or None}
 
 
 def _parse_kv_store(store: Raw) -> KvStore:

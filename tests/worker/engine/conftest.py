@@ -15,7 +15,7 @@ from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 class Rank:
     """A controller with its fake worker and everything it sent."""
 
-    def __init__(self, executor_class=FakeExecutor, stages=1):
+    def __init__(self, executor_class=FakeExecutor, stages=1, **settings):
         self.clock = ManualClock()
         self.executor = executor_class(clock=self.clock)
         self.sent = []
@@ -25,6 +25,7 @@ class Rank:
             max_num_batched_tokens=8,
             block_size=4,
             pipeline_parallel_size=stages,
+            **settings,
         )
         self.controller = Controller(settings, self.executor, send=self.sent.append, clock=self.clock)
 
@@ -51,6 +52,16 @@ class Rank:
 @pytest.fixture
 def rank():
     return Rank()
+
+
+@pytest.fixture
+def drafting():
+    """A rank with a draft model, asleep."""
+    rank = Rank(speculation_method="draft", speculation_model="/d")
+    rank.controller.start()
+    for command in (InitializeCache(10, 2), Sleep()):
+        assert rank.command(command) == ("", "")
+    return rank
 
 
 @pytest.fixture

@@ -73,6 +73,11 @@ class TestWakeUp:
         asleep.controller.handle(make_add())
         assert asleep.controller.has_work
 
+    def test_who_computes_is_told_anew_as_a_draft_model_may_not_come_back(self, drafting):
+        drafting.executor.vocab_size = 9
+        assert drafting.command(WakeUp()) == ("", "")
+        assert drafting.status.model.vocab_size == 9
+
     def test_awake_already_is_done(self, ready):
         assert ready.command(WakeUp()) == ("", "")
         assert "wake_up" not in ready.executor.calls

@@ -27,6 +27,7 @@ from dormouse_worker.engine.testing import (
     next_token,
     visible_tokens,
 )
+from dormouse_worker.engine.testing_drafts import FakeDraftModel
 from dormouse_worker.engine.testing_stages import AheadFakeExecutor, StagedFakeExecutor
 
 MAX_MODEL_LEN, MAX_SEQS, MAX_TOKENS = 24, 4, 9
@@ -56,7 +57,8 @@ class EngineMachine(RuleBasedStateMachine):
         most_forced=st.integers(0, 5),
         is_stubborn=st.booleans(),
         raises_at_once=st.booleans(),
-        method=st.sampled_from(["off", "ngram"]),
+        method=st.sampled_from(["off", "ngram", "draft"]),
+        draft_model=st.builds(FakeDraftModel, st.integers(0, 4), st.booleans()),
     )
     def begin(self, windows, host_blocks, caches, num_blocks, stages, runs_ahead, method, **failing):
         report = make_report(num_gpu_blocks=num_blocks, max_model_len=MAX_MODEL_LEN)

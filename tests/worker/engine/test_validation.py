@@ -9,6 +9,8 @@ from dormouse_worker.common.task_messages import AddPooling, PoolingParams
 from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.engine.validation import check_block_counts, check_settings, unknown_token
 
+DRAFT = {"speculation_method": "draft", "speculation_model": "/d"}
+
 
 def test_the_defaults_pass():
     check_settings(EngineSettings(model="m"))
@@ -126,3 +128,23 @@ def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
         check_settings(EngineSettings(model="m", kv_store_dir="/kv", **fields))
     assert words in str(error.value)
     check_settings(EngineSettings(model="m", kv_store_dir="/kv"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"speculation_method": "draft"}, "speculation_method is draft and speculation_model is ''"),
+        ({"speculation_model": "/d"}, "speculation_method is off and speculation_model is '/d'"),
+        ({"speculation_method": "ngram", "speculation_model": "/d"}, "speculation_method is ngram"),
+        ({**DRAFT, "tensor_parallel_size": 2}, "tensor_parallel_size is 2; a draft model"),
+        ({**DRAFT, "pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; a draft model"),
+        ({**DRAFT, "kv_store_dir": "/kv"}, "kv_store_dir is '/kv'; blocks are not kept beside a draft model"),
+        ({**DRAFT, "num_speculative_tokens": 65}, "num_speculative_tokens is 65"),
+        ({**DRAFT, "max_num_seqs": 1}, "max_num_seqs of at least 2, not 1"),
+    ],
+)
+def test_a_draft_model_that_cannot_be_is_refused_by_name(fields, named):
+    check_settings(EngineSettings(model="m", **DRAFT))
+    with pytest.raises(InvalidSettings) as refused:
+        check_settings(EngineSettings(model="m", **fields))
+    assert named in str(refused.value)

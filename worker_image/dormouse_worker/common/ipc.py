@@ -104,6 +104,7 @@ class MemoryReport(msgspec.Struct, frozen=True):
     measured_by: str = ""
     image_rows: int = 0  # that the cache of encoded images holds, in tokens; 0 = the model reads no images
     images_are_whole: bool = False  # an image's tokens are computed in one pass
+    draft_bytes: int = 0  # of the weights, the draft model's
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -193,6 +194,7 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_drafts: int
     num_draft_tokens: int
     num_accepted_tokens_per_pos: list[int]  # drafts that were right as far as their first token, their second, …
+    num_model_failures: int = 0  # times that the draft model was asked and failed, or was not there
 
 
 class StoreCounts(msgspec.Struct, frozen=True):

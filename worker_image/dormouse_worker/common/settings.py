@@ -203,13 +203,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         _flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
     ] = True
     speculation_method: Annotated[
-        Literal["off", "auto", "ngram", "suffix"],
+        Literal["off", "auto", "ngram", "suffix", "draft"],
         _flag(
             "where drafts of the next tokens come from, which change nothing but the time: ngram = what followed the "
             "same tokens before, and what callers predict; suffix = earlier answers of the same cache salt, too; "
-            "auto = the best known, now suffix (default {default})"
+            "draft = a small model beside, and what callers predict; "
+            "auto = the best known without one, now suffix (default {default})"
         ),
     ] = "off"
+    speculation_model: Annotated[
+        str,
+        _flag("directory of the model that drafts, of the same tokens, where the method is draft", "DIRECTORY"),
+    ] = ""
     num_speculative_tokens: Annotated[
         int,
         _flag(

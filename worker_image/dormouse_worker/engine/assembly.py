@@ -70,6 +70,7 @@ def build_engine(
         looks_ahead=looks_ahead,
         max_draft_tokens=settings.max_draft_tokens,
         recalls_answers=settings.speculation_method in {"auto", "suffix"},
+        asks_model=settings.speculation_method == "draft",
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     images = EncoderCache(report.image_rows, are_whole=report.images_are_whole)

@@ -49,6 +49,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     new_block_ids: BlockIds  # appended to what the rank knows; together enough for [0, end)
     samples: bool  # False = a chunk of a prompt with more to come
     draft_token_ids: Drafts = ()  # at [end - how many, end); only where it samples
+    num_wanted: int = 0  # drafts of the model beside, for the next pass; blocks are there for them
 
     @property
     def num_tokens(self) -> int:
@@ -106,6 +107,15 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expected: tuple[int, ...] = ()  # the same where a pass has to say it, for what the request asks besides: a draft
 
 
+class Proposals(msgspec.Struct, frozen=True, gc=False):
+    """What the model beside thinks comes next, and what it took to say so."""
+
+    token_ids: dict[str, Drafts]  # by request, for those of which some were wanted; perhaps fewer
+    seconds: float = 0.0  # of the pass's time
+    seconds_per_token: float = 0.0  # of one pass that proposes a token for each; 0 = there was none
+    has_failed: bool = False
+
+
 class ModelOutput(msgspec.Struct, frozen=True):
     """What one forward pass gave."""
 
@@ -121,6 +131,7 @@ class ModelOutput(msgspec.Struct, frozen=True):
     unreadable: dict[bytes, str] = {}
     # digests of images that were `ahead`, and whose rows are there now
     encoded: tuple[bytes, ...] = ()
+    proposals: Proposals | None = None  # None = nobody wanted any
 
 
 def single(sequence: NewSequence, block_ids: BlockIds, *, start: int = 0) -> Batch:

@@ -251,6 +251,8 @@ class Controller:
         with self._failing(Damaged):
             if self._sleeping.wake_up(command.tags, self._built()):
                 self._adapters.note_wake()
+                if self._settings.speculation_model:  # which may not have come back
+                    self._teller.note(model=self._executor.get_model_info())
                 self._open()
 
     def _reset_prefix_cache(self, _: ResetPrefixCache) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, AddRequest, DraftCounts, StepOutputs, TokenOutput
-from dormouse_worker.engine.batch import Batch, ModelOutput
+from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals
 from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Counters
@@ -174,22 +174,23 @@ class Engine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own batch only
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
-        self._observe(batch, self._clock() - started_s)
+        self._observe(batch, self._clock() - started_s, output.proposals)
         odd, stuck = self._end_odd(output), self._end_stuck(output)
         blind = self._end_unreadable(output)
         for digest in output.encoded:
             self._scheduler.images.finish(digest)
         prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
+        self._scheduler.hear(batch, output.proposals)
         outputs = [*prompt_parts, *(token_output(item, self._clock) for item in progress)]
         return self.outputs(outputs, odd | blind, refused=stuck, num_odd=len(odd))
 
-    def _observe(self, batch: Batch, seconds: float) -> None:
+    def _observe(self, batch: Batch, seconds: float, proposals: Proposals | None) -> None:
         """Tell who asks how long a pass took; those that propose drafts where it was computed while waited for."""
         self.keeper.note_pass(batch.num_tokens, seconds)
         speculation, limits = self._scheduler.speculation, self._scheduler.limits
         if speculation is not None and limits.max_batches_under_way == 1:
-            speculation.observe(batch, seconds)
+            speculation.observe(batch, seconds - (0.0 if proposals is None else proposals.seconds))
 
     def give_up(self, why: str) -> StepOutputs:
         """End every request with an error."""

@@ -24,6 +24,7 @@ class Limits:
     looks_ahead: bool = False  # all running sequences are in each batch under way, and not only a part of them
     max_draft_tokens: int = 0  # of a sequence in one pass
     recalls_answers: bool = False  # drafts come from earlier answers, too
+    asks_model: bool = False  # drafts come from a model beside; and what callers predict
 
     def __post_init__(self) -> None:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0

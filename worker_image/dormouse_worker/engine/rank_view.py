@@ -36,23 +36,29 @@ class RankView:
             images=tuple(request.images),
         )
 
-    def schedule(self, request: Request, table: BlockIds, end: int, drafts: Drafts = ()) -> ScheduledSequence:
-        """Return the part [computed, end) of a sequence that was introduced, and drafts behind it, with new blocks."""
+    def schedule(
+        self, request: Request, table: BlockIds, end: int, drafts: Drafts = (), num_wanted: int = 0
+    ) -> ScheduledSequence:
+        """Return the part [computed, end) of a sequence that was introduced, and drafts behind it, with new blocks.
+
+        So many more drafts are wanted for the pass after it.
+        """
         new_block_ids = self._new_blocks(request.request_id, table)
         start, samples = request.num_computed_tokens, end == request.num_tokens
-        return ScheduledSequence(request.request_id, start, end + len(drafts), new_block_ids, samples, drafts)
+        end += len(drafts)
+        return ScheduledSequence(request.request_id, start, end, new_block_ids, samples, drafts, num_wanted)
 
-    def schedule_decode(self, request: Request, drafts: Drafts = ()) -> ScheduledSequence | None:
+    def schedule_decode(self, request: Request, drafts: Drafts = (), num_wanted: int = 0) -> ScheduledSequence | None:
         """Return the one token that a decoding sequence has to compute, and drafts, if the ranks know all its blocks.
 
         Nearly always they do: a sequence gets a block only now and then. Then nothing else is to be looked at.
         """
         request_id, end = request.request_id, request.num_tokens
         start = request.num_computed_tokens
-        if end - start != 1 or self._room.get(request_id, 0) < end + len(drafts):
+        if end - start != 1 or self._room.get(request_id, 0) < end + len(drafts) + num_wanted:
             return None
         end += len(drafts)
-        return ScheduledSequence(request_id, start, end, self._nothing_new, samples=True, draft_token_ids=drafts)
+        return ScheduledSequence(request_id, start, end, self._nothing_new, True, drafts, num_wanted)  # noqa: FBT003
 
     def _new_blocks(self, request_id: str, table: BlockIds) -> BlockIds:
         known = self._num_blocks[request_id]

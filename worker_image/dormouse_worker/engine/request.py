@@ -46,6 +46,7 @@ class Request:
     num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
     prediction_token_ids: Sequence[int] = ()  # the output as its caller expects it
     expected_token_ids: Sequence[int] = ()  # set with each token: its grammar allows nothing else behind it
+    proposed_token_ids: Sequence[int] = ()  # set with each pass: what the model beside expects behind it
     drafts: SequenceDrafts | None = None  # set by `Speculation`
     num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
     num_rejected_prediction_tokens: int = 0

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.admission import Admission
-from dormouse_worker.engine.batch import Batch, Drafts, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, Proposals, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.drafts.speculation import Speculation
+from dormouse_worker.engine.drafts.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.images.turn import ImageTurn
@@ -173,6 +174,11 @@ class Scheduler:
         """Return an unfinished request."""
         return self._queues.by_id[request_id]
 
+    def hear(self, batch: Batch, proposals: Proposals | None) -> None:
+        """Keep what the model beside thinks comes behind a pass that was committed."""
+        if self.speculation is not None:
+            self.speculation.hear(batch, proposals, self._queues.by_id)
+
     def with_images(self, why: Mapping[bytes, str]) -> dict[str, str]:
         """Forget images that cannot be encoded, and why; return which requests have one of them, with the reason."""
         for digest in why:
@@ -267,31 +273,25 @@ class Scheduler:
         Those that decode and have their block, nearly all, need nothing else.
         """
         schedule_decode = self._ranks.schedule_decode
+        turn = None
+        if self.speculation is not None:
+            turn = DraftTurn(
+                self.speculation, self.tables, current, num_chosen=len(chosen), num_running=self.num_running
+            )
         position = 0
         while position < len(chosen) and current.tokens_left:
             request = chosen[position]
             position += 1
-            drafts = () if self.speculation is None else self._propose(self.speculation, current, request, len(chosen))
-            scheduled = None if request.awaits_images else schedule_decode(request, drafts)
+            drafting = NO_DRAFTS if turn is None else turn.draft(request, current)
+            scheduled = None if request.awaits_images else schedule_decode(request, *drafting)
             if scheduled is None:
                 end = current.end_of(request)
                 if end == request.num_computed_tokens:  # an image of it waits for others
                     continue
                 if not self._grow(current, request, end, chosen):
                     return
-                scheduled = self._introduce(current, request, end, drafts)
+                scheduled = self._introduce(current, request, end, drafting)
             self._append(current, request, scheduled)
-
-    def _propose(self, speculation: Speculation, current: Pass, request: Request, num_chosen: int) -> Drafts:
-        """Return drafts for a running sequence that samples in this pass, and give it blocks for them: spare ones."""
-        end, spare_tokens = request.num_tokens, current.tokens_left - request.num_pending_tokens - num_chosen
-        most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
-        has_spare = self.tables.pool.num_available > len(self._queues.running)
-        if most <= 0 or not has_spare or request.num_promised_tokens or current.end_of(request) != end:
-            return ()
-        drafts = speculation.propose(request, num_chosen, most)
-        end += len(drafts)
-        return drafts if drafts and self.tables.grow(request.request_id, end, end) else ()
 
     def _grow(self, current: Pass, request: Request, end: int, chosen: list[Request]) -> bool:
         """Give a running sequence the blocks up to `end`, preempting others for them; False if it goes no further."""
@@ -322,14 +322,16 @@ class Scheduler:
                 request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
 
-    def _introduce(self, current: Pass, request: Request, end: int, drafts: Drafts = ()) -> ScheduledSequence:
+    def _introduce(
+        self, current: Pass, request: Request, end: int, drafting: Drafting = NO_DRAFTS
+    ) -> ScheduledSequence:
         """Return the request's tokens up to `end`, and drafts, with what the ranks do not know of it yet."""
         new = self._ranks.introduce(request)
         if new is not None:
             current.new.append(new)
         # Others may share it in this very pass: a layer stores all of the pass before any of it attends.
         self._placement.name(request, end)
-        return self._ranks.schedule(request, self.tables.table(request.request_id), end, drafts)
+        return self._ranks.schedule(request, self.tables.table(request.request_id), end, *drafting)
 
     def _append(self, current: Pass, request: Request, scheduled: ScheduledSequence) -> None:
         """Put the request's next tokens into the pass."""

@@ -10,10 +10,11 @@ from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus, TokenLogprobs
-from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, SampledToken, ScheduledSequence
+from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, Proposals, SampledToken, ScheduledSequence
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import ManualClock, make_report, next_token, see, visible_tokens
+from dormouse_worker.engine.testing_drafts import FakeDraftModel
 
 
 @dataclass
@@ -57,6 +58,7 @@ class FakeExecutor:
         self.images: dict[bytes, int] = {}  # digest → rows, as a rank holds them
         self.most_pieces = 3  # passes in which an image is encoded that is `ahead`
         self.ahead: tuple[bytes, int] | None = None  # the digest of one, and in how many passes so far
+        self.draft_model = FakeDraftModel()
         self._windows = windows
         self._profiled = False
         self._clock = clock or ManualClock()
@@ -131,7 +133,7 @@ class FakeExecutor:
         tried = [*encoded, *(image.digest for image in batch.encode)]
         unreadable = {digest: self.unreadable[digest] for digest in tried if digest in self.unreadable}
         encoded = tuple(digest for digest in encoded if digest not in unreadable)
-        return ModelOutput(sampled, prompts, odd, stuck, unreadable, encoded)
+        return ModelOutput(sampled, prompts, odd, stuck, unreadable, encoded, self._propose(batch))
 
     def start_profile(self, directory: str) -> None:
         """See `Executor`."""
@@ -275,6 +277,13 @@ class FakeExecutor:
         for _ in range(min(count, longest - len(tokens))):
             tokens.append(next_token(*visible_tokens(tokens, self._windows)))
             yield tokens[-1]
+
+    def _propose(self, batch: Batch) -> Proposals | None:
+        for scheduled in batch.sequences:
+            table, most = self._sequences[scheduled.request_id].tables[0], scheduled.end + scheduled.num_wanted
+            assert not scheduled.num_wanted or len(table) * self.report.block_size >= most, "drafts have no blocks"
+        known = {key: sequence.tokens for key, sequence in self._sequences.items()}
+        return self.draft_model.propose(batch, known, self._windows)
 
     def _read(self, sequence: FakeSequence, group: int) -> list[int]:
         """Return the cached tokens that the last one sees."""

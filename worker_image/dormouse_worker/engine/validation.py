@@ -25,11 +25,7 @@ def check_settings(settings: EngineSettings) -> None:
     for name, knob in KNOBS.items():
         if why := knob.why_not(getattr(settings, name)):
             raise InvalidSettings(why)
-    if settings.speculation_method != "off" and settings.max_num_seqs < 2:
-        raise InvalidSettings(
-            f"speculation_method {settings.speculation_method} needs max_num_seqs of at least 2, not "
-            f"{settings.max_num_seqs}: drafts have the rows that sequences leave free"
-        )
+    _check_speculation(settings)
     _check_class("worker_cls", settings.worker_cls, none="auto")
     _check_class("worker_extension_cls", settings.worker_extension_cls, none="")
 
@@ -68,6 +64,33 @@ def _check_kv_store(settings: EngineSettings) -> None:
         raise InvalidSettings(f"device is {settings.device!r}; blocks are kept (kv_store_dir) on 'cpu' alone")
     if not settings.enable_prefix_caching:
         raise InvalidSettings("enable_prefix_caching is off; what is kept (kv_store_dir) are cached prefixes: set it")
+
+
+def _check_speculation(settings: EngineSettings) -> None:
+    method, model = settings.speculation_method, settings.speculation_model
+    if method != "off" and settings.max_num_seqs < 2:
+        raise InvalidSettings(
+            f"speculation_method {method} needs max_num_seqs of at least 2, not "
+            f"{settings.max_num_seqs}: drafts have the rows that sequences leave free"
+        )
+    if (method == "draft") != bool(model):
+        raise InvalidSettings(
+            f"speculation_method is {method} and speculation_model is {model!r}: a model that drafts needs both"
+        )
+    if model:
+        _check_draft_model(settings)
+
+
+def _check_draft_model(settings: EngineSettings) -> None:
+    """Refuse by name what a draft model is not combined with."""
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (size := getattr(settings, name)) > 1:
+            raise InvalidSettings(f"{name} is {size}; a draft model (speculation_model) is beside one rank: set 1")
+    if settings.kv_store_dir:
+        raise InvalidSettings(
+            f"kv_store_dir is {settings.kv_store_dir!r}; blocks are not kept beside a draft model (speculation_model): "
+            "leave it empty, or use the method suffix"
+        )
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

@@ -132,6 +132,24 @@ class InputBatch:
         positions: Ints = self._num_tokens[batch_rows.index] - batch_rows.num_prompt_tokens
         return positions
 
+    def forget_last(self, sequence: RankSequence, count: int) -> None:
+        """Let so many of a sequence's last tokens be unknown again; they lie there until others are written."""
+        self._num_tokens[sequence.row] -= count
+
+    def read(self, sequence: RankSequence, start: int, end: int) -> Ints:
+        """Return what lies at these places of a sequence, known or not."""
+        tokens: Ints = self._token_ids[sequence.row, start:end]
+        return tokens
+
+    def blocks_of(self, sequence: RankSequence, num_tokens: int) -> Ints:
+        """Return the blocks in which its first tokens lie, in the first layer group."""
+        blocks: Ints = self._tables[0][sequence.row, : -(-num_tokens // self._block_size)]
+        return blocks
+
+    def num_places(self, sequence: RankSequence) -> int:
+        """Return how many tokens its blocks in the first layer group hold."""
+        return sequence.num_blocks[0] * self._block_size
+
     def pack(self, batch: Batch) -> PackedInput:
         """Return the arrays of this batch's forward pass."""
         size, batch_rows = self._block_size, self._line_up(batch.request_ids)

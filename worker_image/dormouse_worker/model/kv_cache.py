@@ -50,6 +50,15 @@ class CacheSpec:
         """Return the spec of layers with these windows; () = none has one."""
         return cls(layers, block_size, group_layers(layers, windows or (None,) * len(layers)), first_layer)
 
+    def beside(self, other: CacheSpec) -> CacheSpec:
+        """Return the spec of these layers and of another model's behind them, which see the same tokens.
+
+        They share one table, so nothing is given back behind a window.
+        """
+        assert self.block_size == other.block_size, "one table serves both"
+        layers = self.layers + other.layers
+        return CacheSpec(layers, self.block_size, (LayerGroup(tuple(range(len(layers)))),), self.first_layer)
+
     @property
     def block_bytes(self) -> int:
         """Return the bytes of one block over all layers."""
@@ -112,6 +121,10 @@ class KVCache:
         """Return which group's block table a layer uses."""
         return self._group_of[layer]
 
+    def part_from(self, first: int) -> KVCache:
+        """Return the same cache as the model sees it whose layer 0 is the layer `first` here; owns nothing."""
+        return _Part(self, first)
+
     def by_block(self) -> Iterator[torch.Tensor]:
         """Yield every pool's keys, then its values, as views [blocks, block_size, Hkv, D]."""
         for pool in self.pools:
@@ -126,6 +139,22 @@ class KVCache:
         for into, out in zip(self.by_block(), source.by_block(), strict=True):
             rows = out.index_select(0, origins.to(out.device))
             into.index_copy_(0, targets.to(into.device), rows.to(into.device))
+
+
+class _Part(KVCache):
+    """Some of a cache's layers, counted from 0."""
+
+    def __init__(self, whole: KVCache, first: int) -> None:
+        self.spec, self.num_blocks, self.pools = whole.spec, whole.num_blocks, whole.pools
+        self._whole, self._first = whole, first
+
+    def layer(self, layer: int) -> LayerCache:
+        """See `KVCache`."""
+        return self._whole.layer(self._first + layer)
+
+    def group_of(self, layer: int) -> int:
+        """See `KVCache`."""
+        return self._whole.group_of(self._first + layer)
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.constraints import Stuck, add_forced, begin_masks
+from dormouse_worker.model.drafting.drafter import Drafter
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
@@ -90,6 +91,7 @@ class ModelRunner:
             images_are_whole=model.images_are_whole,
         )
         self._images = EncodedImages(model.tower)
+        self._drafter: Drafter | None = None
         self._promised: PromisedTokens | None = None
         self._late: list[LateAnswer] = []  # to passes that did not promise every token
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
@@ -103,6 +105,13 @@ class ModelRunner:
         Whoever takes drafts is told what can only come next, too, where a pass has to say it.
         """
         self._grammars, self._expects_drafts = grammars, expects_drafts
+
+    def draft_by(self, make_drafter: Callable[[InputBatch], Drafter]) -> None:
+        """From now on propose drafts where they are wanted; only where tokens are known when a pass has been computed.
+
+        Who makes the drafter gets the sequences that it goes on from.
+        """
+        self._drafter = make_drafter(self._input)
 
     def close(self) -> None:
         """Drop the images, and one that is half encoded; the runner is not used again."""
@@ -131,6 +140,8 @@ class ModelRunner:
         self._make_way(batch)
         self._take_adapters(batch)
         self._input.update(batch)
+        if self._drafter is not None:
+            self._drafter.follow(batch)
         news = self._images.update(batch)
         wait_for_output = self._begin(batch)
         self._has_failed = False
@@ -151,6 +162,7 @@ class ModelRunner:
             return partial(ModelOutput, [])
         if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):
             output = self._conclude(wanted, logits, wait_for_masks)
+            output = self._add_proposals(batch, output)
             return lambda: output
         if wanted.only_logits_count:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
@@ -206,6 +218,13 @@ class ModelRunner:
             output = add_forced(self._grammars, wanted.batch_rows, output, expects=self._expects_drafts)
         if self._model.layout.world_size == 1:
             self._append(wanted, output.sampled)
+        return output
+
+    def _add_proposals(self, batch: Batch, output: ModelOutput) -> ModelOutput:
+        if self._drafter is not None:
+            return msgspec.structs.replace(output, proposals=self._drafter.propose(batch, output))
+        if any(scheduled.num_wanted for scheduled in batch.sequences):
+            return msgspec.structs.replace(output, proposals=Proposals({}, has_failed=True))
         return output
 
     def _append(self, wanted: LogitRows, sampled: Sequence[SampledToken]) -> None:

@@ -71,7 +71,7 @@ def test_alone_a_long_draft_may_be_worth_what_a_short_one_is_not():
 
 
 def test_alone_more_rows_never_cost_less():
-    costs = RowsAlone(8)
+    costs = RowsAlone([0.09 * count for count in range(9)])
     for _ in range(100):
         costs.observe(4, 0.05)
     assert costs.best_length(0.3, 1) == 1, "less than four"
@@ -92,7 +92,7 @@ def test_passes_that_took_long_for_another_reason_do_not_make_rows_dear():
 
 
 def test_a_table_knows_more_rows_than_it_has_as_its_last():
-    costs = RowsAlone(1)
+    costs = RowsAlone([0.0, 0.09])
     for _ in range(100):
         costs.observe(9, 2.0)
     assert costs.best_length(0.98, 9) == 0

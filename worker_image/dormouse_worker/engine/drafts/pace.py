@@ -29,6 +29,9 @@ class Costs(Protocol):
     def best_length(self, chance: float, most: int) -> int:
         """Return how many tokens are worth most, each of which is right with that chance; 0 = none is worth its row."""
 
+    def dearer(self, price: float) -> Costs:
+        """Return these costs and so much for each token."""
+
 
 class EqualRows:
     """Implements `Costs`: every row costs the same, in tokens."""
@@ -45,12 +48,18 @@ class EqualRows:
             return 0
         return min(most, floor(log(max(self._threshold, 1e-6)) / log(chance)))
 
+    def dearer(self, price: float) -> EqualRows:
+        """See `Costs`."""
+        return EqualRows(self._threshold / MARGIN + price)
+
 
 class RowsAlone:
     """Implements `Costs` of a sequence alone, as measured by their number; more rows never cost less."""
 
-    def __init__(self, most: int) -> None:
-        self._costs = [_FIRST_ROW * count for count in range(most + 1)]
+    def __init__(self, costs: list[float], each: float = 0.0) -> None:
+        """`costs` by the number of rows, from 0; `each` is the price of what a row scores."""
+        self._costs = costs
+        self._each = each
 
     def __repr__(self) -> str:
         return f"RowsAlone({', '.join(f'{cost:.2f}' for cost in self._costs)})"
@@ -61,16 +70,20 @@ class RowsAlone:
         for count in range(1, min(most, len(self._costs) - 1) + 1):
             likelihood *= chance
             expected += likelihood
-            worth = expected - MARGIN_ALONE * self._costs[count]
+            worth = expected - MARGIN_ALONE * (self._costs[count] + self._each * count)
             if worth > best:
                 best, length = worth, count
         return length
+
+    def dearer(self, price: float) -> RowsAlone:
+        """See `Costs`; of now, without what is observed later."""
+        return RowsAlone(self._costs, price)
 
     def observe(self, count: int, cost: float) -> None:
         """So many rows were seen to cost that."""
         costs = self._costs
         count = min(count, len(costs) - 1)
-        seen = min(count * _DEAREST, max(_CHEAPEST, _step(costs[count], cost, _COST_STEP)))
+        seen = min(count * _DEAREST, max(_CHEAPEST, step(costs[count], cost, _COST_STEP)))
         self._costs = [
             seen if place == count else min(known, seen) if place < count else max(known, seen)
             for place, known in enumerate(costs)
@@ -116,7 +129,7 @@ class RowCosts:
         self._plain_s: dict[int, float] = {}  # of passes without drafts, by the magnitude of N
         self._prices: dict[int, float] = {}
         self._equal: dict[int, EqualRows] = {}
-        self._alone = RowsAlone(most)
+        self._alone = RowsAlone([_FIRST_ROW * count for count in range(most + 1)])
 
     def __repr__(self) -> str:
         return f"RowCosts({self._alone}, {self._prices})"
@@ -127,12 +140,16 @@ class RowCosts:
             return self._alone
         return self._equal.get(num_seqs.bit_length()) or EqualRows(_prior(num_seqs))
 
+    def plain_s(self, num_seqs: int) -> float:
+        """Return how long a pass over so many sequences takes without drafts; 0 = there was none yet."""
+        return self._plain_s.get(num_seqs.bit_length(), 0.0)
+
     def observe(self, num_seqs: int, num_rows: int, seconds: float) -> None:
         """A pass in which all decode took so long, over so many rows; those beyond one each are drafts'."""
         magnitude, num_drafts = num_seqs.bit_length(), num_rows - num_seqs
         plain_s = self._plain_s.get(magnitude)
         if num_drafts == 0:
-            self._plain_s[magnitude] = seconds if plain_s is None else _step(plain_s, seconds, _PASS_STEP)
+            self._plain_s[magnitude] = seconds if plain_s is None else step(plain_s, seconds, _PASS_STEP)
         elif plain_s:
             self._learn(num_seqs, num_drafts, (seconds / plain_s - 1) * num_seqs)
 
@@ -141,12 +158,13 @@ class RowCosts:
             self._alone.observe(num_drafts, cost)
             return
         magnitude = num_seqs.bit_length()
-        price = _step(self._prices.get(magnitude) or _prior(num_seqs), cost / num_drafts, _COST_STEP)
+        price = step(self._prices.get(magnitude) or _prior(num_seqs), cost / num_drafts, _COST_STEP)
         self._prices[magnitude] = price = min(_DEAREST, max(_CHEAPEST, price))
         self._equal[magnitude] = EqualRows(price)
 
 
-def _step(estimate: float, seen: float, factor: float) -> float:
+def step(estimate: float, seen: float, factor: float) -> float:
+    """Return a median's next estimate: it follows what was seen, by a factor at most."""
     return min(estimate * factor, max(estimate / factor, seen))
 
 

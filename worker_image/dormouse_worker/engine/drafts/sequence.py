@@ -29,21 +29,21 @@ class Proposer(Protocol):
         """Return at most so many tokens that may come behind the output, which ends with `tail`; [] = nothing known."""
 
 
-class Expected:
-    """Implements `Proposer`: what a grammar allows alone, as told with the last token."""
+class Told:
+    """Implements `Proposer`: what a grammar allows alone, or a model beside expects, as told with the last token."""
 
     def __init__(self) -> None:
         self._token_ids: Sequence[int] = ()
 
     def __repr__(self) -> str:
-        return f"Expected({len(self._token_ids)} tokens)"
+        return f"Told({len(self._token_ids)} tokens)"
 
     def tell(self, token_ids: Sequence[int]) -> None:
-        """These tokens can only come next."""
+        """These tokens come next."""
         self._token_ids = token_ids
 
     def note(self, token_ids: list[int]) -> None:
-        """See `Proposer`: what is expected is told anew each time."""
+        """See `Proposer`: it is told anew each time."""
         del token_ids
         self._token_ids = ()
 
@@ -75,14 +75,19 @@ class SequenceDrafts:
     Who was right most often in this sequence is asked first.
     """
 
-    def __init__(self, token_ids: Sequence[int], longest: int) -> None:
-        """Begin behind these tokens, prompt and output, of `longest` that there may be."""
+    def __init__(self, token_ids: Sequence[int], longest: int, model: Acceptance | None = None) -> None:
+        """Begin behind these tokens, prompt and output, of `longest` that there may be.
+
+        `model` = what is expected of a model beside, which goes before the sequence's own text; None = there is none.
+        """
         self._own = IndexedText(longest)
         self._own.tokens.extend(token_ids)
-        self._expected = Expected()
-        own = Source(SelfFollower(self._own), Acceptance(_PRIOR_OF_OWN))
+        self._expected, self._told = Told(), Told()
+        self.model = None if model is None else Source(self._told, model)
+        own = self.model or Source(SelfFollower(self._own), Acceptance(_PRIOR_OF_OWN))
         self._sources = [Source(self._expected, Acceptance(_PRIOR_OF_GRAMMAR)), own]
         self._under_way: Source | None = None
+        self.num_read = 0  # tokens that the model beside has been asked behind
 
     def __repr__(self) -> str:
         return f"SequenceDrafts({self._sources})"
@@ -102,6 +107,15 @@ class SequenceDrafts:
         """Propose these tokens next, if any: a grammar allows nothing else."""
         self._expected.tell(token_ids)
 
+    def hear(self, token_ids: Sequence[int]) -> None:
+        """Propose these tokens next, if any: a model beside does."""
+        self._told.tell(token_ids)
+
+    @property
+    def has_better(self) -> bool:
+        """Return whether somebody proposes now who is right more often than the model beside."""
+        return self._under_way is not None and self.model is not None and _chance(self._under_way) > _chance(self.model)
+
     def append(self, token_ids: list[int]) -> None:
         """The output has grown by these tokens."""
         self._own.tokens += token_ids
@@ -115,7 +129,7 @@ class SequenceDrafts:
 
     def propose(self, costs: Costs, most: int) -> Drafts:
         """Return what may come next, at most so many tokens; () = nothing is known, or worth what its rows cost."""
-        tail = self._own.tokens[-TAIL_LENGTH:]
+        tail, self._under_way = self._own.tokens[-TAIL_LENGTH:], None
         for source in sorted(self._sources, key=_chance, reverse=True):
             source.proposer.catch_up()
             found = source.proposer.propose(tail, most)
@@ -124,9 +138,9 @@ class SequenceDrafts:
                 return tuple(found[: source.acceptance.choose_length(costs, len(found))])
         return ()
 
-    def settle(self, num_proposed: int, num_taken: int) -> bool:
-        """So many of what was proposed last were taken; return whether the caller had predicted them."""
+    def settle(self, num_proposed: int, num_taken: int) -> Source:
+        """So many of what was proposed last were taken; return who proposed them."""
         source = self._under_way
         assert source is not None, "something was proposed"
         source.acceptance.note(num_proposed, num_taken)
-        return source.is_prediction
+        return source

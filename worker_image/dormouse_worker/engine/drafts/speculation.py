@@ -7,11 +7,13 @@ only where it is what the row says (`model/scored_rows.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from dormouse_worker.common.ipc import DraftCounts
-from dormouse_worker.engine.batch import Batch, Drafts
+from dormouse_worker.engine.batch import Batch, Drafts, Proposals
 from dormouse_worker.engine.drafts.earlier import EarlierAnswers
+from dormouse_worker.engine.drafts.model import ModelPace
 from dormouse_worker.engine.drafts.pace import RowCosts
 from dormouse_worker.engine.drafts.sequence import TAIL_LENGTH, SequenceDrafts
 from dormouse_worker.engine.forward_pass import Limits, Progress
@@ -28,9 +30,10 @@ class Speculation:
         self._num_with_taken = [0] * (1 + self._max_tokens)  # drafts of which so many tokens were right
         self.costs = RowCosts(self._max_tokens)
         self._earlier = EarlierAnswers() if limits.recalls_answers else None
+        self.model = ModelPace(self.costs) if limits.asks_model else None
 
     def __repr__(self) -> str:
-        return f"Speculation({self._max_tokens} tokens, {self.costs!r}, {self._earlier!r})"
+        return f"Speculation({self._max_tokens} tokens, {self.costs!r}, {self._earlier!r}, {self.model!r})"
 
     def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
         """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
@@ -42,7 +45,35 @@ class Speculation:
         drafts = request.drafts
         drafts.append(request.token_ids(drafts.num_tokens, request.num_known_tokens))
         drafts.expect(request.expected_token_ids)
+        drafts.hear(request.proposed_token_ids)
         return drafts.propose(self.costs.of(num_seqs), most)
+
+    def want(self, request: Request, num_seqs: int, most: int, num_drafts: int) -> int:
+        """Return how many drafts a sequence wants of the model beside, for behind a pass in which it has so many.
+
+        The first token waits for nobody: the model reads a prompt behind the second.
+        """
+        drafts = request.drafts
+        if self.model is None or drafts is None or drafts.model is None or not request.output_token_ids:
+            return 0
+        most = min(most, self._max_tokens, request.num_left(self._max_model_len) - num_drafts - 2)
+        if most <= 0 or drafts.has_better:
+            return 0
+        chance, num_unread = drafts.model.acceptance.chance, request.num_tokens - drafts.num_read
+        wanted = self.model.choose(chance, num_seqs, num_unread, most)
+        if wanted:
+            drafts.num_read = request.num_tokens
+        return wanted
+
+    def hear(self, batch: Batch, proposals: Proposals | None, by_id: Mapping[str, Request]) -> None:
+        """A pass has come, with what the model beside thinks comes behind it."""
+        if self.model is None:
+            return
+        self.model.observe(batch, proposals)
+        told = {} if proposals is None else proposals.token_ids
+        for sequence in batch.sequences:
+            if (request := by_id.get(sequence.request_id)) is not None:
+                request.proposed_token_ids = told.get(sequence.request_id, ())
 
     def note(self, progress: Progress, num_right: int) -> None:
         """A pass has come, in which so many of the request's drafts were right; those behind its end are not taken."""
@@ -56,7 +87,10 @@ class Speculation:
         num_proposed = request.num_draft_tokens
         self._num_draft_tokens += num_proposed
         self._num_with_taken[num_taken] += 1
-        if request.drafts.settle(num_proposed, num_taken):
+        source = request.drafts.settle(num_proposed, num_taken)
+        if self.model is not None and source is request.drafts.model:
+            self.model.note(num_proposed, num_taken)
+        if source.is_prediction:
             request.num_accepted_prediction_tokens += num_taken
             request.num_rejected_prediction_tokens += num_proposed - num_taken
 
@@ -67,10 +101,11 @@ class Speculation:
 
     def take_counts(self) -> DraftCounts | None:
         """Return what happened since this was asked last; None = nothing."""
-        if not any(self._num_with_taken):
+        num_failures = 0 if self.model is None else self.model.take_failures()
+        if not any(self._num_with_taken) and not num_failures:
             return None
         num_drafts, *per_position = [*accumulate(reversed(self._num_with_taken))][::-1]
-        counts = DraftCounts(num_drafts, self._num_draft_tokens, per_position)
+        counts = DraftCounts(num_drafts, self._num_draft_tokens, per_position, num_failures)
         self._num_draft_tokens = 0
         self._num_with_taken = [0] * (1 + self._max_tokens)
         return counts
@@ -89,7 +124,8 @@ class Speculation:
 
     def _begin(self, request: Request) -> SequenceDrafts:
         longest = min(self._max_model_len, request.num_prompt_tokens + request.sampling.max_tokens)
-        drafts = SequenceDrafts(request.token_ids(0, request.num_known_tokens), longest)
+        model = None if self.model is None else self.model.begin()
+        drafts = SequenceDrafts(request.token_ids(0, request.num_known_tokens), longest, model)
         if request.prediction_token_ids:
             drafts.predict(request.prediction_token_ids, is_new=not request.output_token_ids)
         if self._earlier is not None:

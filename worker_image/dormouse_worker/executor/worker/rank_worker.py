@@ -21,6 +21,7 @@ from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.decode_recorder import DecodeRecorder
+from dormouse_worker.executor.worker.draft_model import DraftModel
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.model_worker import ModelWorker
@@ -37,6 +38,7 @@ from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memor
 from dormouse_worker.model.parallel.communicator import Alone, Communicator
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.vision.profile import profiled_images
 from dormouse_worker.model.weights.sharded import save_sharded_state
@@ -59,6 +61,7 @@ class RankWorker(ModelWorker):
         self._backend: AttentionBackend | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
+        self._draft: DraftModel | None = None
         self._grammars = Grammars(settings.model_path / "tokenizer.json") if self.layout.samples else None
         self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
 
@@ -89,6 +92,9 @@ class RankWorker(ModelWorker):
     def load_model(self) -> None:
         """See `WorkerBase`."""
         super().load_model()
+        if self.settings.speculation_method == "draft":
+            self._draft = DraftModel(self.settings, self.device, self._loaded())
+            self._model = self._draft.target
         model = self._loaded()
         self._backend = self._select_backend(model)
         self._golden = GoldenCheck(model, self.device, self.settings.block_size)
@@ -97,7 +103,8 @@ class RankWorker(ModelWorker):
         """See `WorkerBase`."""
         model = self._loaded()
         assert self._backend is not None, "it came with the model"
-        return msgspec.structs.replace(model.info, compute_path=describe_path(model, self._backend.name))
+        path = describe_path(model, self._backend.name) + ("" if self._draft is None else f"; {self._draft.words}")
+        return msgspec.structs.replace(model.info, compute_path=path)
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""
@@ -105,7 +112,7 @@ class RankWorker(ModelWorker):
         self._report = profile_memory(
             self.settings,
             ProfiledRank(self.rank, self.device.name, torch.get_num_threads(), self.layout),
-            setup.profiled_model(model, self._recorder.estimate_bytes(model)),
+            setup.profiled_model(model, self._recorder.estimate_bytes(model), self._draft_bytes),
             self.meter,
             self._run_profile,
         )
@@ -121,7 +128,7 @@ class RankWorker(ModelWorker):
         try:
             with RankBarrier(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(
-                    self.device, spec, counts, model.sleep_parts, self._make_runner, prefaults=prefaults
+                    self.device, spec, counts, self._sleep_parts(), self._make_runner, prefaults=prefaults
                 )
                 cache, backend = self._allocation.cache, self._attention()
                 if self._recorder.record(model, cache, backend, meter=self.meter, communicator=self._group()):
@@ -208,6 +215,9 @@ class RankWorker(ModelWorker):
             self.communicator.close()
         self._free_cache()
         self._close_model()
+        if self._draft is not None:
+            self._draft.close()
+            self._draft = None
         self._golden = None
         if self._grammars is not None:
             self._grammars.close()
@@ -241,8 +251,19 @@ class RankWorker(ModelWorker):
             self._allocation = None
 
     def _token_copier(self) -> TokenCopier | None:
-        """Return the device's where this rank is alone: to those of a group tokens come with the next batch."""
-        return self.make_token_copier() if self.layout.world_size == 1 else None
+        """Return the device's where this rank is alone: to those of a group tokens come with the next batch.
+
+        A draft model goes on from tokens that are known.
+        """
+        return self.make_token_copier() if self.layout.world_size == 1 and self._draft is None else None
+
+    @property
+    def _draft_bytes(self) -> int:
+        return 0 if self._draft is None else self._draft.weights_bytes
+
+    def _sleep_parts(self) -> tuple[SleepPart, ...]:
+        parts = self._loaded().sleep_parts
+        return parts if self._draft is None else (*parts, self._draft.sleep_part)
 
     def _make_runner(
         self,
@@ -262,6 +283,8 @@ class RankWorker(ModelWorker):
         )
         if self._grammars is not None:
             runner.bind_by(self._grammars, expects_drafts=self.settings.max_draft_tokens > 0)
+        if self._draft is not None and model is None:
+            self._draft.attach(runner, cache, host_cache)
         return runner
 
     def _select_backend(self, model: LoadedModel) -> AttentionBackend:
@@ -283,3 +306,5 @@ class RankWorker(ModelWorker):
         with profiled_images(model):
             for batch in batches:
                 runner.execute(batch)
+            if self._draft is not None:
+                self._draft.run(batches, cache, host_cache)

@@ -47,10 +47,11 @@ def check_sum(device: torch.device) -> None:
         raise Internal(f"the device adds eight ones to {total}")
 
 
-def profiled_model(model: LoadedModel, graph_bytes: int) -> ProfiledModel:
-    """Return what of a loaded model decides how much memory it takes."""
+def profiled_model(model: LoadedModel, graph_bytes: int, draft_bytes: int = 0) -> ProfiledModel:
+    """Return what of a loaded model decides how much memory it takes, with the weights of one that drafts beside it."""
     return ProfiledModel(
-        weights_bytes=model.weights_bytes,
+        weights_bytes=model.weights_bytes + draft_bytes,
+        draft_bytes=draft_bytes,
         block_bytes=model.cache_spec.block_bytes,
         max_model_len=model.max_model_len,
         num_groups=len(model.cache_spec.groups),

@@ -72,6 +72,9 @@ class WorkerMetrics:
         self._accepted_per_pos = self._counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos", "Tokens of drafts that were taken, by place.", "position"
         )
+        self._draft_failures = self._counter(
+            "dormouse_draft_model_failures", "Times that the draft model was asked and failed, or was not there."
+        )
         self._not_finite = self._counter(
             "dormouse_requests_not_finite", "Requests ended because the model's logits were not finite."
         )
@@ -148,6 +151,7 @@ class WorkerMetrics:
             self._not_finite.inc(step.not_finite)
         if step.drafts is not None:
             self._drafts.inc(step.drafts.num_drafts)
+            self._draft_failures.inc(step.drafts.num_model_failures)
             self._draft_tokens.inc(step.drafts.num_draft_tokens)
             self._accepted_tokens.inc(sum(step.drafts.num_accepted_tokens_per_pos))
             for position, count in enumerate(step.drafts.num_accepted_tokens_per_pos):

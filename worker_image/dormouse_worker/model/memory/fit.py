@@ -60,7 +60,8 @@ def balance_of(report: MemoryReport, settings: EngineSettings) -> Balance:
     words = CPU_WORDS if report.device == "cpu" else DEVICE_WORDS
     has_budget = is_budget_least(settings, report.total_bytes, report.device)
     always = {
-        "weights": report.weights_bytes,
+        "weights": report.weights_bytes - report.draft_bytes,
+        **({"draft model's weights": report.draft_bytes} if report.draft_bytes else {}),
         "peak activations": report.peak_activation_bytes,
         words.others: report.non_torch_bytes,
     }

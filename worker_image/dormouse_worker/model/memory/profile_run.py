@@ -41,6 +41,7 @@ class ProfiledModel:
     num_groups: int  # of layers that see the same tokens
     image_rows: int = 0  # of encoded images, that are kept
     images_are_whole: bool = False  # an image's tokens see each other
+    draft_bytes: int = 0  # of the weights, the draft model's
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
 
@@ -93,7 +94,12 @@ def profile_memory(
         max_model_len=model.max_model_len,
         rank=rank.rank,
     )
-    return msgspec.structs.replace(report, image_rows=model.image_rows, images_are_whole=model.images_are_whole)
+    return msgspec.structs.replace(
+        report,
+        image_rows=model.image_rows,
+        images_are_whole=model.images_are_whole,
+        draft_bytes=model.draft_bytes,
+    )
 
 
 def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
@@ -108,9 +114,11 @@ def make_key(settings: EngineSettings, rank: ProfiledRank) -> ProfileKey:
         device_memory_sharers=1,
         expected_device="",
     )
-    files = check_model_files(settings.model_path, settings.load_format, rank.layout)
+    digest = digest_model(check_model_files(settings.model_path, settings.load_format, rank.layout))
+    if settings.speculation_model:
+        digest += digest_model(check_model_files(Path(settings.speculation_model), settings.load_format))
     return ProfileKey(
-        model_digest=digest_model(files),
+        model_digest=digest,
         settings_digest=ungranted.digest(),
         device=f"{rank.device}, rank {rank.rank}, {rank.threads} threads",
         versions=software_versions(),

@@ -1,0 +1,53 @@
+"""Which drafts go into one pass, and how many are wanted for the next: with what nobody else needs. Owns nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dormouse_worker.engine.batch import Drafts
+from dormouse_worker.engine.block_tables import BlockTables
+from dormouse_worker.engine.drafts.speculation import Speculation
+from dormouse_worker.engine.forward_pass import Pass
+from dormouse_worker.engine.request import Request
+
+
+class Drafting(NamedTuple):
+    """What one sequence does about drafts in a pass."""
+
+    drafts: Drafts = ()  # that are scored
+    num_wanted: int = 0  # of the model beside, for the next pass
+
+
+NO_DRAFTS = Drafting()
+
+
+class DraftTurn:
+    """Gives the running sequences of one pass their drafts, and blocks for them."""
+
+    def __init__(
+        self, speculation: Speculation, tables: BlockTables, current: Pass, *, num_chosen: int, num_running: int
+    ) -> None:
+        """`num_chosen` of the running sequences take part."""
+        self._speculation = speculation
+        self._tables = tables
+        self._num_chosen, self._num_running = num_chosen, num_running
+        self._share = max(0, min(current.spare_draft_rows, current.spare_logit_rows)) // num_chosen if num_chosen else 0
+
+    def __repr__(self) -> str:
+        return f"DraftTurn({self._num_chosen} of {self._num_running} sequences, {self._share} wanted of each at most)"
+
+    def draft(self, request: Request, current: Pass) -> Drafting:
+        """Return what a sequence that samples in this pass does about drafts."""
+        spare_tokens = current.tokens_left - request.num_pending_tokens - self._num_chosen
+        has_spare = self._tables.pool.num_available > self._num_running
+        is_whole = not request.num_promised_tokens and current.end_of(request) == request.num_tokens
+        if spare_tokens <= 0 or not has_spare or not is_whole:
+            return NO_DRAFTS
+        most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
+        drafts = self._speculation.propose(request, self._num_chosen, most)
+        num_wanted = self._speculation.want(request, self._num_chosen, self._share, len(drafts))
+        for each in (Drafting(drafts, num_wanted), Drafting(drafts)):
+            end = request.num_tokens + len(each.drafts) + each.num_wanted
+            if end > request.num_tokens and self._tables.grow(request.request_id, end, end):
+                return each
+        return NO_DRAFTS
