@@ -3,6 +3,7 @@
     tasks      one greedy request alone, SmolLM2-135M-Instruct: copy, edit, extract, quote, chat
     again      the same requests once more: earlier answers are known
     load       64 sequences of random text on random weights: with and without
+    draft      a draft model beside a model of q05's layers, both trained on the same text: alone, and many at once
     proposing  microseconds to propose for one sequence of 32k tokens
     step       a step outside the kernels, 64 sequences with four drafts each
     grid       speed over acceptance and batch size, and a picture of it
@@ -28,6 +29,7 @@ import msgspec
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from bench.draft_pair import make_pair
 from bench.helpers import Helper
 from bench.models import ensure_model
 from bench.options import Measure, Options, main
@@ -40,6 +42,7 @@ from bench.workload import make_workload
 from dormouse_worker.engine.drafts.pace import EqualRows
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from tools.demo_model import demo_model_dir
+from tools.train_model import QUESTIONS
 
 PROBE = "bench.structured_probe"
 SPEED_UNIT = "output tokens/s of processor time"
@@ -47,6 +50,8 @@ NUM_SEQS, LOAD_TOKENS = 64, 64
 LONG_TOKENS, NUM_PROPOSALS, VOCABULARY = 32_768, 2_000, 500
 STEP_DRAFTS = 4
 GRID_SEQS, GRID_SHARES = (1, 4, 16, 48), (0.0, 0.5, 0.8, 0.95, 1.0)
+DRAFTED_TOKENS = 64
+_QUESTIONS = [*zip(QUESTIONS, ("read", "close", "parse", "open_file"), strict=False)]
 PAIRS = 3  # for each of the repetitions asked for
 
 Sides = tuple[Helper, Helper]  # with drafts, without
@@ -84,6 +89,23 @@ def _under_load(options: Options, console: Console) -> list[Row]:
         return [_beside(what, sides, [_load()], RatioAtLeast(0.98), PAIRS * options.reps, console)]
 
 
+def _draft_model(options: Options, console: Console) -> list[Row]:
+    """Return rows of answers alone, likeliest tokens and sampled ones, and of as many as a batch has."""
+    model, small = make_pair()
+    encode, rows = _encoder(model), []
+    prompts = [encode(f"<|user|>{question.format(name)}</s><|assistant|>") for question, name in _QUESTIONS]
+    with _sides(model, options, "draft", small) as sides:
+        for name, temperature, goal in (("likeliest", 0.0, RatioAtLeast(1 / 0.65)), ("sampled", 0.8, None)):
+            asks = [Ask([Asked(prompt, DRAFTED_TOKENS, temperature=temperature)]) for prompt in prompts]
+            what = f"draft model, {name} tokens (q05's layers, bf16; goal: 0.65 of the time per token)"
+            rows.append(_beside(what, sides, asks, goal, PAIRS * options.reps, console))
+        for num_seqs in (8, NUM_SEQS):
+            many = [Asked(prompts[i % len(prompts)], DRAFTED_TOKENS, seed=i) for i in range(num_seqs)]
+            what = f"draft model, {num_seqs} sequences, sampled at 1.0 (q05's layers, bf16)"
+            rows.append(_beside(what, sides, [Ask(many)], RatioAtLeast(0.98), options.reps, console))
+    return rows
+
+
 def _step(options: Options, console: Console) -> list[Row]:
     costs = [measure_drafted_step_ms(STEP_DRAFTS) for _ in range(options.reps)]
     console.print(f"  {costs[0]}", highlight=False)
@@ -116,10 +138,13 @@ def _worsened(tokens: Sequence[int], share: float) -> list[int]:
 
 
 @contextmanager
-def _sides(model: Path, options: Options, method: str) -> Iterator[Sides]:
-    """Start an engine with drafts and one without."""
+def _sides(model: Path, options: Options, method: str, *drafter: Path) -> Iterator[Sides]:
+    """Start an engine with drafts, perhaps of a draft model, and one without."""
     arguments = (PROBE, str(model), str(options.threads or 1))
-    with Helper(*arguments, method, rests=True) as drafting, Helper(*arguments, rests=True) as plain:
+    with (
+        Helper(*arguments, method, *map(str, drafter), rests=True) as drafting,
+        Helper(*arguments, rests=True) as plain,
+    ):
         yield drafting, plain
 
 
@@ -210,6 +235,7 @@ PARTS: Mapping[str, Measure] = MappingProxyType(
         "tasks": _tasks,
         "again": _again,
         "load": _under_load,
+        "draft": _draft_model,
         "proposing": _proposing,
         "step": _step,
         "grid": _grid,

@@ -1,6 +1,6 @@
 """Our engine in a process of its own, asked with all that binds or foresees an answer.
 
-    python -m bench.structured_probe MODEL_DIR THREADS [SPECULATION_METHOD]
+    python -m bench.structured_probe MODEL_DIR THREADS [SPECULATION_METHOD [SPECULATION_MODEL]]
 
 Answers jobs of `helpers`' kind; a job may be cut off after some passes, as if the worker were killed.
 """
@@ -100,7 +100,8 @@ def main() -> None:
     model_dir, threads, *method = sys.argv[1:]
     settings = settings_of(model_dir, int(threads))
     if method:
-        settings = msgspec.structs.replace(settings, speculation_method=method[0])
+        named = dict(zip(("speculation_method", "speculation_model"), method, strict=False))
+        settings = msgspec.structs.replace(settings, **named)
     answer_questions(Ask, Probe(settings).say)
 
 

@@ -82,6 +82,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_gateway_prefix_affinity": "requests",
     "dormouse_kv_blocks": "blocks",
     "dormouse_adapters": "adapters",
+    "dormouse_draft_model_failures": "passes",
     "dormouse_kv_blocks_agreed": "blocks",
     "dormouse_kv_blocks_allocated": "blocks",
     "dormouse_kv_store_hits": "blocks",

@@ -57,7 +57,9 @@ def test_proposing_is_measured_in_a_text_in_which_runs_come_again():
 
 
 def test_an_unknown_part_is_refused_with_those_that_there_are():
-    with pytest.raises(SystemExit, match="--parts has tusks; allowed are tasks, again, load, proposing, step, grid"):
+    with pytest.raises(
+        SystemExit, match="--parts has tusks; allowed are tasks, again, load, draft, proposing, step, grid"
+    ):
         measure(Options(parts=("tusks",)), CONSOLE)
     assert all(PARTS.values())
 

@@ -514,6 +514,7 @@ class MemoryReport(_message.Message):
     MEASURED_BY_FIELD_NUMBER: _builtins.int
     IMAGE_ROWS_FIELD_NUMBER: _builtins.int
     IMAGES_ARE_WHOLE_FIELD_NUMBER: _builtins.int
+    DRAFT_BYTES_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """which rank measured; 0 where there is one"""
     total_bytes: _builtins.int
@@ -552,6 +553,8 @@ class MemoryReport(_message.Message):
     """tokens of encoded images that are kept; 0 = the model reads no images"""
     images_are_whole: _builtins.bool
     """an image's tokens are computed in one pass"""
+    draft_bytes: _builtins.int
+    """of weights_bytes, the draft model's; 0 = there is none"""
     def __init__(
         self,
         *,
@@ -574,10 +577,11 @@ class MemoryReport(_message.Message):
         measured_by: _builtins.str = ...,
         image_rows: _builtins.int = ...,
         images_are_whole: _builtins.bool = ...,
+        draft_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_size", b"block_size", "device", b"device", "gpu_memory_utilization", b"gpu_memory_utilization", "graph_bytes", b"graph_bytes", "image_rows", b"image_rows", "images_are_whole", b"images_are_whole", "kv_cache_bytes", b"kv_cache_bytes", "limited_by", b"limited_by", "max_model_len", b"max_model_len", "measured_by", b"measured_by", "non_torch_bytes", b"non_torch_bytes", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "peak_activation_bytes", b"peak_activation_bytes", "rank", b"rank", "seconds", b"seconds", "total_bytes", b"total_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_size", b"block_size", "device", b"device", "draft_bytes", b"draft_bytes", "gpu_memory_utilization", b"gpu_memory_utilization", "graph_bytes", b"graph_bytes", "image_rows", b"image_rows", "images_are_whole", b"images_are_whole", "kv_cache_bytes", b"kv_cache_bytes", "limited_by", b"limited_by", "max_model_len", b"max_model_len", "measured_by", b"measured_by", "non_torch_bytes", b"non_torch_bytes", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "peak_activation_bytes", b"peak_activation_bytes", "rank", b"rank", "seconds", b"seconds", "total_bytes", b"total_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
