@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from dormouse_operator.model.adapters import Adapter
@@ -60,6 +61,14 @@ class SecretKey:
 
     name: str
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleWriter:
+    """Who set `spec.replicas` through the scale subresource, and when."""
+
+    manager: str  # as the API server calls it: kubectl, kube-controller-manager for a HorizontalPodAutoscaler, …
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,4 +288,5 @@ class Deployment:
     serving: Serving = Serving()
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     canary: Canary | None = None  # it takes a share of another one's requests
+    scaled_by: ScaleWriter | None = None  # None = `replicas` was set with the rest of the spec
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -1,4 +1,7 @@
-"""Copies of the objects of one deployment, packed: compressed JSON without managedFields, some 1 KB each."""
+"""Copies of the objects of one deployment, packed: compressed JSON, some 1 KB each.
+
+Of managedFields only who wrote the scale is kept.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,11 @@ class Group:
 def pack(obj: Resource) -> bytes:
     """Return the object as bytes."""
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    managers = obj["metadata"].get("managedFields") or ()
+    if scalers := [entry for entry in managers if entry.get("subresource") == "scale"]:
+        metadata["managedFields"] = [
+            {name: it for name, it in entry.items() if name != "fieldsV1"} for entry in scalers
+        ]
     return zlib.compress(json.dumps({**obj, "metadata": metadata}, separators=(",", ":")).encode(), level=1)
 
 
