@@ -62,6 +62,8 @@ REMEDIES: Mapping[str, str] = {
     "BaseInvalid": "correct the InferenceDeployment, as the message says",
     "AdaptersOff": "set spec.engine.enableLora of the base true, which takes other pods",
     "AdapterNameTaken": "set another spec.name, or delete the one that has it",
+    "SecretNotMounted": "add the Secret to spec.adapterSecrets of the base, which takes other pods, or name another",
+    "NotFetched": "put the adapter into a claim that the base mounts: groups of several pods fetch nothing from a hub",
     "ClaimNotMounted": "add the claim to spec.adapterClaims of the base, which takes other pods, or use one of those",
     "NoAdapterPlace": "raise spec.engine.maxCpuLoras of the base, or delete an InferenceAdapter",
     "TooManyPins": "set spec.pin false, or raise spec.engine.maxLoras of the base",

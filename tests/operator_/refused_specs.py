@@ -190,7 +190,10 @@ REFUSED = [
             ({}, [{"name": n} for n in "abc"], ["spec.adapters has more adapters than spec.engine.maxCpuLoras"]),
             ({}, [{"name": n, "pin": True} for n in "ab"], ["spec.adapters pins as many", "spec.engine.maxLoras"]),
             ({}, [{"name": "a b"}], ["spec.adapters[0].name", "a b"]),
-            ({}, [{"name": "a", "uri": "hf://a/b"}], ["spec.adapters uri is hf://a/b; allowed are pvc://"]),
+            ({}, [{"name": "a", "uri": "hf://a"}], ["spec.adapters uri is hf://a; allowed are hf://ORG/NAME"]),
+            ({}, [{"name": "a", "uri": "hf://a/b@../x"}], ["spec.adapters uri is hf://a/b@../x"]),
+            ({}, [{"name": "a", "tokenSecretRef": {"name": "s"}}], ["tokenSecretRef is for hf:// only"]),
+            ({}, [{"name": "a", "uri": "hf://a/b", "tokenSecretRef": {"name": "S"}}], ["tokenSecretRef.name", "S"]),
             ({}, [{"name": "a", "uri": "pvc://c/../x"}], ["spec.adapters uri is pvc://c/../x", "must not hold .."]),
             ({}, [{"name": "a", "digest": "AB"}], ["spec.adapters[0].digest", "AB"]),
             ({"maxCpuLoras": 1}, [], ["spec.engine.maxCpuLoras is 1", "maxLoras, 2"]),
@@ -198,7 +201,14 @@ REFUSED = [
             ({"quantization": "int8"}, [], ["spec.engine.enableLora cannot be set beside spec.engine.quantization"]),
         ]
     ],
-    ({"engine": {"enableLora": True}, "parallelism": {"tensor": 2}}, ["enableLora needs spec.parallelism.tensor 1"]),
+    (
+        {
+            "engine": {"enableLora": True},
+            "adapters": [{"name": "a", "uri": "hf://a/b"}],
+            "parallelism": {"pipeline": 2},
+        },
+        ["spec.adapters has a uri of hf://, which is not fetched for groups of several pods"],
+    ),
     *[
         (
             {"engine": {"speculation": {"method": "auto"}}, "task": task},

@@ -77,7 +77,7 @@ REFUSED = [
     ({"base": ""}, ["spec.base"]),
     ({"base": "a/b"}, ["spec.base", "a/b"]),
     ({"name": "a b"}, ["spec.name", "a b"]),
-    ({"uri": "hf://a/b"}, ["spec.uri is hf://a/b; allowed are pvc://"]),
+    ({"uri": "hf://a"}, ["spec.uri is hf://a; allowed are hf://ORG/NAME"]),
     ({"uri": "pvc://c/../x"}, ["spec.uri is pvc://c/../x", "must not hold .."]),
     ({"digest": "AB"}, ["spec.digest", "AB"]),
     ({"rank": 8}, ["unknown field", "spec.rank"]),

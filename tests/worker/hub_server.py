@@ -19,9 +19,11 @@ class HubState:
     files: dict[str, bytes] = field(default_factory=dict)
     repo: str = "org/tiny"
     revision: str = "main"
+    commit: str = COMMIT  # of the revision
     token: str = ""  # needed to read; "" = none
     is_gated: bool = False
     status: int = 0  # answer everything with it; 0 = behave
+    sizes: dict[str, int] = field(default_factory=dict)  # by file: announce so many bytes
     cut: dict[str, int] = field(default_factory=dict)  # by file: serve only so many bytes, and call them all
     damage: set[str] = field(default_factory=set)  # serve other bytes than announced
     stall_after: dict[str, int] = field(default_factory=dict)  # by file: send so many bytes, then nothing more
@@ -33,12 +35,13 @@ class HubState:
         """Return the repository as the hub describes it: large files carry their SHA-256."""
         siblings = []
         for name, content in self.files.items():
-            entry = {"rfilename": name, "size": len(content), "blobId": "b"}
+            size = self.sizes.get(name, len(content))
+            entry = {"rfilename": name, "size": size, "blobId": "b"}
             if name.endswith(".safetensors"):
                 digest = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
+                entry["lfs"] = {"sha256": digest, "size": size, "pointerSize": 130}
             siblings.append(entry)
-        return json.dumps({"id": self.repo, "sha": COMMIT, "siblings": siblings}).encode()
+        return json.dumps({"id": self.repo, "sha": self.commit, "siblings": siblings}).encode()
 
 
 class HubServer:
@@ -79,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(*refusal)
         if path == f"/api/models/{self.hub.repo}/revision/{self.hub.revision}":
             return self._answer(200, self.hub.metadata(), {"Content-Type": "application/json"})
-        name = path.removeprefix(f"/{self.hub.repo}/resolve/{COMMIT}/")
+        name = path.removeprefix(f"/{self.hub.repo}/resolve/{self.hub.commit}/")
         if name in self.hub.files:
             return self._send_file(name)
         return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})

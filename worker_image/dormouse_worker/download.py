@@ -7,41 +7,22 @@ restart neither needs the hub nor changes the model under other replicas. Pods t
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Protocol
 
-from dormouse_worker.common.errors import NoSafetensors, StorageFull, WorkerError
+from dormouse_worker.common.errors import NoSafetensors, WorkerError
 from dormouse_worker.files.gguf.repository import choose_gguf
 from dormouse_worker.files.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
+from dormouse_worker.files.hub_folder import Source, check_room, fetch_missing, read_mark, turn, write_mark
 
 TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
 EXIT_FAILED = 1
 _WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 _UNWANTED = ("*/*", "consolidated*.safetensors")  # other formats lie in folders; Mistral's holds the same weights twice
-_COMPLETE = ".dormouse-complete.json"
-_LOCK = ".dormouse-lock"
-_GIB = 2**30
-
-
-class Source(Protocol):
-    """Where a model comes from."""
-
-    def look_up(self) -> Snapshot:
-        """Return what there is. Raises WorkerError."""
-        ...
-
-    def fetch(self, commit: str, file: HubFile, target: Path) -> None:
-        """Put one file at `target`, whole or not at all. Raises WorkerError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,67 +73,16 @@ def choose_files(snapshot: Snapshot, name: str, gguf: str = "") -> list[HubFile]
 def download(source: Source, directory: Path, name: str, remedies: Remedies = IN_A_CLUSTER, *, gguf: str = "") -> None:
     """Make the directory complete. Raises WorkerError; what has come so far stays and is continued next time."""
     directory.mkdir(parents=True, exist_ok=True)
-    with _turn(directory):
-        if _is_complete(directory):
+    with turn(directory):
+        if read_mark(directory):
             _say(f"{name} is in {directory} already")
             return
         snapshot = source.look_up()
         files = choose_files(snapshot, name, gguf)
-        _check_room(directory, files, remedies)
-        _fetch_all(source, snapshot.commit, files, directory)
-        _complete(directory, snapshot.commit, files)
+        check_room(directory, files, remedies)
+        fetch_missing(source, snapshot.commit, files, directory, say=_say)
+        write_mark(directory, snapshot.commit, files)
     _say(f"{name} is in {directory}, commit {snapshot.commit}")
-
-
-def _fetch_all(source: Source, commit: str, files: Sequence[HubFile], directory: Path) -> None:
-    """Fetch what is missing, one after another."""
-    missing = [file for file in files if not _is_there(directory, file.name, file.num_bytes)]
-    total, done = sum(file.num_bytes for file in files), sum(file.num_bytes for file in files if file not in missing)
-    for file in missing:
-        _say(f"{done / _GIB:.2f} of {total / _GIB:.2f} GiB are here; {file.name} comes")
-        source.fetch(commit, file, directory / file.name)
-        done += file.num_bytes
-
-
-def _check_room(directory: Path, files: Sequence[HubFile], remedies: Remedies) -> None:
-    """Raise StorageFull if there is no room for all that is missing."""
-    missing = [file for file in files if not _is_there(directory, file.name, file.num_bytes)]
-    here = sum(file.stat().st_size for file in directory.glob(".*.partial"))
-    needed, free = sum(file.num_bytes for file in missing) - here, shutil.disk_usage(directory).free
-    if needed > free:
-        raise StorageFull(
-            f"the cache volume has {free / _GIB:.2f} GiB free, {needed / _GIB:.2f} GiB are missing; {remedies.room}"
-        )
-
-
-@contextmanager
-def _turn(directory: Path) -> Iterator[None]:
-    """Wait until no other process downloads into the directory."""
-    with (directory / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _is_complete(directory: Path) -> bool:
-    """Return whether an earlier download ended well and all that it brought is still there."""
-    try:
-        files: dict[str, int] = json.loads((directory / _COMPLETE).read_text())["files"]
-    except (OSError, ValueError, KeyError):
-        return False
-    return all(_is_there(directory, name, num_bytes) for name, num_bytes in files.items())
-
-
-def _complete(directory: Path, commit: str, files: Sequence[HubFile]) -> None:
-    """Write down that everything is there; in one step."""
-    mark = {"commit": commit, "files": {file.name: file.num_bytes for file in files}}
-    fresh = directory / f"{_COMPLETE}.new"
-    fresh.write_text(json.dumps(mark))
-    fresh.rename(directory / _COMPLETE)
-
-
-def _is_there(directory: Path, name: str, num_bytes: int) -> bool:
-    path = directory / name
-    return path.is_file() and path.stat().st_size == num_bytes
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -1096,16 +1096,21 @@ class AddLoraRequest(_message.Message):
     URI_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the operator that asks"""
     name: _builtins.str
     """1 to 253 letters, digits and . _ : / -"""
     uri: _builtins.str
-    """file:// and the absolute path of a directory in the pod, as peft's save_pretrained writes it"""
+    """file:// and the absolute path of a directory in the pod, as peft's save_pretrained writes it; or hf://ORG/NAME, with
+    @REVISION behind it, main unless it is there: fetched first, beside whatever else goes on
+    """
     digest: _builtins.str
     """what it has to be: SHA-256 over its files; "" = anything"""
     pinned: _builtins.bool
     """it keeps its slot on the device"""
+    token: _builtins.str
+    """of hf://: SECRET/KEY below the worker's --lora-tokens; "" = its HF_TOKEN, if it has one"""
     def __init__(
         self,
         *,
@@ -1114,10 +1119,11 @@ class AddLoraRequest(_message.Message):
         uri: _builtins.str = ...,
         digest: _builtins.str = ...,
         pinned: _builtins.bool = ...,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "name", b"name", "pinned", b"pinned", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "name", b"name", "pinned", b"pinned", "token", b"token", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1245,6 +1251,7 @@ class LoraSpec(_message.Message):
     URI_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """as in AddLoraRequest"""
     uri: _builtins.str
@@ -1253,6 +1260,8 @@ class LoraSpec(_message.Message):
     """what it has to be; "" = what lies there when it is loaded"""
     pinned: _builtins.bool
     """it keeps its slot on the device"""
+    token: _builtins.str
+    """as in AddLoraRequest"""
     def __init__(
         self,
         *,
@@ -1260,10 +1269,11 @@ class LoraSpec(_message.Message):
         uri: _builtins.str = ...,
         digest: _builtins.str = ...,
         pinned: _builtins.bool = ...,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "pinned", b"pinned", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "pinned", b"pinned", "token", b"token", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1332,6 +1342,7 @@ class LoraAdapter(_message.Message):
     SLOT_BYTES_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """as in AddLoraRequest"""
     uri: _builtins.str
@@ -1346,6 +1357,8 @@ class LoraAdapter(_message.Message):
     """what a slot takes, whatever the rank; 0 unless it is loaded"""
     pinned: _builtins.bool
     """it keeps its slot on the device"""
+    progress: _builtins.str
+    """how far the fetch of its files from a hub is; "" = none goes on"""
     @_builtins.property
     def failure(self) -> Global___Failure:
         """set in FAILED, and in LOADED where what the name shall mean next cannot be loaded"""
@@ -1361,10 +1374,11 @@ class LoraAdapter(_message.Message):
         slot_bytes: _builtins.int = ...,
         pinned: _builtins.bool = ...,
         failure: Global___Failure | None = ...,
+        progress: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "failure", b"failure", "name", b"name", "pinned", b"pinned", "rank", b"rank", "slot_bytes", b"slot_bytes", "state", b"state", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "failure", b"failure", "name", b"name", "pinned", b"pinned", "progress", b"progress", "rank", b"rank", "slot_bytes", b"slot_bytes", "state", b"state", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

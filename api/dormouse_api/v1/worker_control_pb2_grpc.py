@@ -287,8 +287,10 @@ class WorkerControlServicer:
         """Lets a name mean a LoRA adapter: requests that name it as their model are answered by base and adapter. Answers when
         it is loaded, or at once where no engine computes: then it is loaded when one does. A name that means another adapter
         means it until this one is loaded. INVALID_ARGUMENT: the name is the base's or no name, or the adapter's files are
-        damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory, or another digest.
-        RESOURCE_EXHAUSTED: max_cpu_loras. FAILED_PRECONDITION: started without --enable-lora.
+        damaged, do not fit the base, or ask for what is not computed here. NOT_FOUND: no such directory or repository, or
+        another digest. PERMISSION_DENIED: the hub wants another token. UNAVAILABLE: it does not answer. RESOURCE_EXHAUSTED:
+        max_cpu_loras, or no room for what is fetched. FAILED_PRECONDITION: started without --enable-lora, or hf:// in a
+        group of several pods.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

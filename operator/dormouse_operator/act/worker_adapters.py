@@ -15,8 +15,8 @@ _STATES: Mapping[int, HeldState] = {pb.LORA_STATE_LOADED: "LOADED", pb.LORA_STAT
 
 def write_adapter(adapter: Adapter) -> pb.LoraSpec:
     """Return what a worker is told of an adapter."""
-    uri = f"{_FILE}{adapter.path}"
-    return pb.LoraSpec(name=adapter.name, uri=uri, digest=adapter.digest, pinned=adapter.is_pinned)
+    uri = adapter.path if adapter.is_fetched else f"{_FILE}{adapter.path}"
+    return pb.LoraSpec(name=adapter.name, uri=uri, digest=adapter.digest, pinned=adapter.is_pinned, token=adapter.token)
 
 
 def parse_adapter(told: pb.LoraAdapter) -> HeldAdapter:
@@ -28,5 +28,6 @@ def parse_adapter(told: pb.LoraAdapter) -> HeldAdapter:
         digest=told.digest[:64],
         rank=min(told.rank, 2**31 - 1),
         slot_bytes=min(told.slot_bytes, _MAX_BYTES),
+        progress=told.progress[:_MAX_WORDS],
         failure=told.failure.message[:_MAX_WORDS],
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dormouse_operator.manifests.adapters import adapter_claims
+from dormouse_operator.manifests.adapters import adapter_claims, adapter_secrets
 from dormouse_operator.model import Deployment
 from dormouse_operator.model.adapters import Adapter, OfferedAdapter, RecordedAdapter
 
@@ -62,6 +62,12 @@ def _objections(deployment: Deployment, wanted: Adapter, taken: Mapping[str, Ada
     if wanted.claim and wanted.claim not in (mounted := adapter_claims(deployment)):
         words = f"{base} does not mount the claim {wanted.claim}, only: {', '.join(mounted) or 'none'}"
         yield Refusal("ClaimNotMounted", f"{words}; add it to its spec.adapterClaims")
+    if wanted.secret and wanted.secret not in (mounted := adapter_secrets(deployment)):
+        words = f"{base} does not mount the Secret {wanted.secret}, only: {', '.join(mounted) or 'none'}"
+        yield Refusal("SecretNotMounted", f"{words}; add it to its spec.adapterSecrets")
+    if wanted.is_fetched and deployment.parallelism.is_grouped:
+        words = f"{base} is groups of several pods, for which nothing is fetched from a hub"
+        yield Refusal("NotFetched", f"{words}; put the adapter into a claim (pvc://)")
     if len(taken) >= engine.adapter_places:
         words = f"{base} has {len(taken)} adapters, and its spec.engine.maxCpuLoras is {engine.adapter_places}"
         yield Refusal("NoAdapterPlace", f"{words}; raise it, or remove one")
@@ -88,7 +94,10 @@ def _as_agreed(adapter: Adapter, known: RecordedAdapter | None) -> Adapter:
 
 def digest_of(adapters: Sequence[Adapter]) -> str:
     """Return what a set of adapters is called; "" = none. Who asks for them changes nothing for a worker."""
-    decisive = [(each.name, each.uri, each.path, each.claim, each.digest, each.is_pinned) for each in adapters]
+    decisive = [
+        (each.name, each.uri, each.path, each.claim, each.digest, each.is_pinned, *filter(None, [each.token]))
+        for each in adapters
+    ]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:_DIGEST_CHARS] if decisive else ""
 
 

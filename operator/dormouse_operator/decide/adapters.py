@@ -166,7 +166,10 @@ def _state(situation: Situation, adapter: Adapter, looks: Sequence[_Look]) -> tu
     if failed:
         pod, words = failed[0]
         return "Failed", f"{len(missing)} of {len(looks)} replicas do not have it; {pod.name}: {words}"
-    return "Loading", f"{len(missing)} of {len(looks)} replicas load it"
+    coming = next(
+        (f"; {look.pod.name}: {look.held.progress}" for look in missing if look.held and look.held.progress), ""
+    )
+    return "Loading", f"{len(missing)} of {len(looks)} replicas load it{coming}"
 
 
 def _serves(situation: Situation, pod: Pod) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from itertools import count
 from typing import Any
 
-from dormouse_operator.manifests.adapters import adapter_claims
+from dormouse_operator.manifests.adapters import adapter_claims, adapter_secrets
 from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
 
 _DIGEST_CHARS = 8
@@ -53,7 +53,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
     shared = deployment.parallelism
     ranks = {"parallelism": [shared.tensor, shared.pipeline, shared.topology_key]} if shared.num_ranks > 1 else {}
     secured = {"mutual_tls": "shared"} if deployment.mutual_tls else {}  # True was a Secret of each deployment's own
-    claims = adapter_claims(deployment)
+    claims, secrets = adapter_claims(deployment), adapter_secrets(deployment)
     return {
         **secured,
         "image": image,
@@ -65,6 +65,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         **ranks,
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
         **({"adapter_claims": claims} if claims else {}),
+        **({"adapter_secrets": secrets} if secrets else {}),
         **_store_part(deployment.engine),
         **_draft_part(deployment.engine),
     }

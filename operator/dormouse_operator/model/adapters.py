@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dormouse_api.hub_uri import SCHEME
+
 HeldState = Literal["PENDING", "LOADED", "FAILED"]
 
 
@@ -15,11 +17,22 @@ class Adapter:
 
     name: str
     uri: str
-    path: str  # of its directory in the worker's container
+    path: str  # of its directory in the worker's container; of a hub's adapter its URI, for the worker fetches it
     claim: str = ""  # the PersistentVolumeClaim that holds it; "" = the container does
     digest: str = ""  # what it has to be; "" = what lies there when it is loaded first
     is_pinned: bool = False
+    token: str = ""  # of the hub: SECRET/KEY; "" = none
     resource: str = ""  # the InferenceAdapter that asks for it; "" = the deployment's own spec does
+
+    @property
+    def is_fetched(self) -> bool:
+        """Return whether it comes from a hub."""
+        return self.path.startswith(SCHEME)
+
+    @property
+    def secret(self) -> str:
+        """Return the Secret that has its token, "" for none."""
+        return self.token.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,7 @@ class HeldAdapter:
     digest: str = ""  # "" unless it is loaded
     rank: int = 0
     slot_bytes: int = 0
+    progress: str = ""  # how far the fetch of its files is
     failure: str = ""  # why it, or what its name shall mean next, cannot be loaded
 
 

@@ -287,6 +287,7 @@ class Deployment:
     adapters: tuple[Adapter, ...] = ()  # by name; once `adapter_sets.merge` saw them, those of InferenceAdapters, too
     serving: Serving = Serving()
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
+    adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
     canary: Canary | None = None  # it takes a share of another one's requests
     scaled_by: ScaleWriter | None = None  # None = `replicas` was set with the rest of the spec
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dormouse_api.hub_uri import SCHEME, parse_hub_uri
 from dormouse_operator.model import Engine
 from dormouse_operator.model.adapters import Adapter, OfferedAdapter, RecordedAdapter
 from dormouse_operator.model.wanted import MOST_ADAPTERS
@@ -14,13 +15,19 @@ from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError
 
 ADAPTERS_ROOT = "/adapters"  # claims are mounted below it
+TOKENS_ROOT = "/adapter-tokens"  # and Secrets with tokens of a hub below this: the worker's --lora-tokens
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._/]{0,126}[A-Za-z0-9])?")
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
 
 
-def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tuple[Adapter, ...]:
+def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str, *, is_grouped: bool) -> tuple[Adapter, ...]:
     """Return the adapters of a spec, by name. Raises SpecError."""
     adapters = tuple(sorted(map(_parse_listed, raw), key=lambda each: each.name))
+    if is_grouped and (fetched := next((each for each in adapters if each.is_fetched), None)):
+        raise SpecError(
+            f"spec.adapters[{fetched.name}].uri is {fetched.uri!r}, which is not fetched for groups of several pods;"
+            " put it into a claim (pvc://), or set spec.parallelism.pipeline 1"
+        )
     if adapters and not engine.enable_lora:
         raise SpecError("spec.adapters is set, and spec.engine.enableLora is not; set spec.engine.enableLora true")
     counts = Counter(each.name for each in adapters)
@@ -40,8 +47,8 @@ def parse_adapters(raw: Sequence[Raw], engine: Engine, served_name: str) -> tupl
     return adapters
 
 
-def parse_adapter_claims(raw: Sequence[str]) -> tuple[str, ...]:
-    """Return the claims that InferenceAdapters may lie in, each once."""
+def parse_names(raw: Sequence[str]) -> tuple[str, ...]:
+    """Return the claims that InferenceAdapters may lie in, or the Secrets that they may name, each once."""
     return tuple(sorted(set(raw)))
 
 
@@ -75,8 +82,33 @@ def _parse_adapter(raw: Raw, where: str) -> Adapter:
         raise SpecError(f"{where}.name is {name[:128]!r}; allowed are 1 to 128 letters, digits and - . _ /")
     if not _DIGEST.fullmatch(digest):
         raise SpecError(f"{where}.digest is {digest[:128]!r}; allowed are 64 hexadecimal digits in lower case")
-    claim, path = parse_uri(uri, f"{where}.uri", root=ADAPTERS_ROOT, plural="adapters")
-    return Adapter(name=name, uri=uri, path=path, claim=claim, digest=digest, is_pinned=bool(raw.get("pin", False)))
+    claim, path = _parse_place(uri, f"{where}.uri")
+    return Adapter(
+        name=name,
+        uri=uri,
+        path=path,
+        claim=claim,
+        digest=digest,
+        is_pinned=bool(raw.get("pin", False)),
+        token=_parse_token(raw.get("tokenSecretRef"), uri, where),
+    )
+
+
+def _parse_token(reference: Raw | None, uri: str, where: str) -> str:
+    if not reference:
+        return ""
+    if not uri.startswith(SCHEME):
+        raise SpecError(f"{where}.tokenSecretRef is for hf:// only; remove it, or set {where}.uri to hf://ORG/NAME")
+    return f"{reference['name']}/{reference.get('key', 'token')}"
+
+
+def _parse_place(uri: str, field: str) -> tuple[str, str]:
+    """Return the claim, "" for none, and the directory in the container, or the URI again where it is fetched."""
+    if not uri.startswith(SCHEME):
+        return parse_uri(uri, field, root=ADAPTERS_ROOT, plural="adapters")
+    if parse_hub_uri(uri) is None:
+        raise SpecError(f"{field} is {uri[:512]!r}; allowed are hf://ORG/NAME and hf://ORG/NAME@REVISION")
+    return "", uri
 
 
 def parse_recorded_adapters(raw: Sequence[Raw]) -> tuple[RecordedAdapter, ...]:

@@ -25,7 +25,7 @@ from dormouse_operator.model import (
     Serving,
 )
 from dormouse_operator.model.canary import Canary
-from dormouse_operator.parse.adapters import parse_adapter_claims, parse_adapters
+from dormouse_operator.parse.adapters import parse_adapters, parse_names
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.uris import parse_uri
@@ -64,8 +64,14 @@ def parse_deployment(raw: Raw) -> Deployment:
         parallelism=_parse_parallelism(parallelism),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
-        adapters=parse_adapters(spec.get("adapters") or (), engine, model.served_name),
-        adapter_claims=parse_adapter_claims(spec.get("adapterClaims") or ()),
+        adapters=parse_adapters(
+            spec.get("adapters") or (),
+            engine,
+            model.served_name,
+            is_grouped=_parse_parallelism(parallelism).is_grouped,
+        ),
+        adapter_claims=parse_names(spec.get("adapterClaims") or ()),
+        adapter_secrets=parse_names(spec.get("adapterSecrets") or ()),
         serving=_parse_serving(spec.get("serving") or {}),
         canary=_parse_canary(raw),
         scaled_by=_parse_scaled_by(metadata),

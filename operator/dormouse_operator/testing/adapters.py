@@ -13,7 +13,8 @@ from dormouse_operator.model.adapters import Adapter, HeldAdapter
 class FakeAdapters:
     """What a worker was told, and what lies at paths."""
 
-    files: dict[str, str] = field(default_factory=dict)  # path → digest, or a reason with a space in it
+    # path → digest, or a reason with a space in it, or how much is fetched
+    files: dict[str, str] = field(default_factory=dict)
     digest: str = ""
     num_told: int = 0
     wanted: tuple[Adapter, ...] = ()
@@ -40,6 +41,8 @@ class FakeAdapters:
         found = self.files.get(adapter.path, f"{len(adapter.path):064x}")
         if " " not in found and adapter.digest not in {"", found}:
             found = f"the digest is {found}, asked for is {adapter.digest}"
+        if found.endswith("are fetched"):
+            return HeldAdapter(name=adapter.name, path=adapter.path, state="PENDING", progress=found)
         if " " in found:
             return HeldAdapter(name=adapter.name, path=adapter.path, state="FAILED", failure=found)
         return HeldAdapter(
@@ -50,14 +53,15 @@ class FakeAdapters:
 def to_wanted(told: pb.LoraSpec) -> Adapter:
     """Return what came over the wire."""
     path = told.uri.removeprefix("file://")
-    return Adapter(name=told.name, uri=told.uri, path=path, digest=told.digest, is_pinned=told.pinned)
+    return Adapter(name=told.name, uri=told.uri, path=path, digest=told.digest, is_pinned=told.pinned, token=told.token)
 
 
 def to_told(held: HeldAdapter) -> pb.LoraAdapter:
     """Return what goes over the wire."""
     told = pb.LoraAdapter(
         name=held.name,
-        uri=f"file://{held.path}",
+        uri=held.path if held.path.startswith("hf://") else f"file://{held.path}",
+        progress=held.progress,
         state=pb.LoraState.Value(f"LORA_STATE_{held.state}"),
         digest=held.digest,
         rank=held.rank,

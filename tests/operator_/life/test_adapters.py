@@ -89,6 +89,31 @@ async def test_an_adapter_in_another_claim_takes_another_pod(rig):
     assert {"/adapters/loras", "/adapters/more"} <= mounts
 
 
+async def test_an_adapter_of_a_hub_is_named_to_the_worker_with_the_token_that_is_mounted(rig):
+    hub = {"name": "hub", "uri": "hf://org/hub", "tokenSecretRef": {"name": "secret"}}
+    await rig.serving(engine=ENGINE, adapters=[SQL, hub])
+    assert states(rig) == {"hub": "Loaded", "sql": "Loaded"}
+    (wanted,) = (each for each in rig.worker().adapters.wanted if each.name == "hub")
+    assert (wanted.path, wanted.token) == ("hf://org/hub", "secret/token")
+    (pod,) = rig.kube.everything(PODS)
+    mounts = {each["mountPath"]: each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    assert volumes[mounts["/adapter-tokens/secret"]]["secret"] == {"secretName": "secret", "optional": True}
+    before = uids(rig)
+    rig.apply(adapters=[SQL, hub, {**hub, "name": "second", "uri": "hf://org/second"}])
+    await rig.settle()
+    assert states(rig) == {"hub": "Loaded", "second": "Loaded", "sql": "Loaded"}
+    assert uids(rig) == before
+
+
+async def test_how_far_a_fetch_is_stands_in_the_status(rig):
+    rig.node.adapter_files = {"hf://org/hub": "10 MiB are fetched"}
+    await rig.serving(engine=ENGINE, adapters=[{"name": "hub", "uri": "hf://org/hub"}])
+    assert states(rig) == {"hub": "Loading"}
+    assert told(rig)["hub"]["message"].startswith("1 of 1 replicas load it; ")
+    assert told(rig)["hub"]["message"].endswith(": 10 MiB are fetched")
+
+
 async def test_what_cannot_be_loaded_is_told_by_its_name_and_the_base_serves(rig):
     rig.apply(engine=ENGINE, adapters=[SQL, HR])
     await rig.until_profiled()

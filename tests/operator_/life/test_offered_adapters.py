@@ -73,6 +73,12 @@ async def test_what_a_team_offers_is_served_beside_the_base_s_own_without_anothe
             "the claim theirs, only: none; add it to its spec.adapterC",
         ),
         (
+            {},
+            {"uri": "hf://org/hr", "tokenSecretRef": {"name": "theirs"}},
+            "SecretNotMounted",
+            "the Secret theirs, only: none; add it to its spec.adapterSecrets",
+        ),
+        (
             {"maxCpuLoras": 2, "maxLoras": 1},
             {},
             "NoAdapterPlace",
@@ -142,6 +148,23 @@ async def test_a_claim_of_the_base_may_be_used_by_all_and_takes_no_other_pod(rig
     await rig.settle()
     assert rig.offered("hr")["state"] == "Loaded"
     assert uids(rig) == before
+
+
+async def test_a_secret_of_the_base_may_be_named_by_all_and_takes_no_other_pod(rig):
+    await rig.serving(engine=ENGINE, adapterSecrets=["hub"])
+    before = uids(rig)
+    rig.offer("hr", "hf://org/hr", tokenSecretRef={"name": "hub"})
+    await rig.settle()
+    assert rig.offered("hr")["state"] == "Loaded"
+    assert uids(rig) == before
+    assert rig.worker().adapters.wanted[0].token == "hub/token"
+
+
+async def test_groups_of_several_pods_fetch_nothing_for_others_either(rig):
+    await rig.serving(engine=ENGINE, parallelism={"pipeline": 2})
+    rig.offer("hr", "hf://org/hr")
+    await rig.settle()
+    assert condition(rig, "hr", "Resolved")[1] == "NotFetched"
 
 
 async def test_what_a_worker_cannot_load_is_told_to_its_owner_and_the_base_serves(rig):

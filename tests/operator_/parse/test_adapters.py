@@ -10,8 +10,9 @@ from dormouse_operator.parse import SpecError, parse_deployment
 SQL = {"name": "sql", "uri": "pvc://loras/team/sql"}
 
 
-def parse(*adapters, **engine):
+def parse(*adapters, pipeline=1, **engine):
     spec = {"model": {"uri": "file:///models/tiny", "name": "tiny"}, "adapters": list(adapters)}
+    spec["parallelism"] = {"pipeline": pipeline}
     said = {"enableLora": True, "maxLoras": 2, **engine}
     metadata = {"namespace": "team", "name": "base", "uid": "u"}
     return parse_deployment({"metadata": metadata, "spec": {**spec, "engine": said}}).adapters
@@ -25,6 +26,21 @@ def test_adapters_lie_where_their_claims_are_mounted():
     )
 
 
+def test_adapters_of_a_hub_keep_their_uri_and_name_a_token():
+    uri = "hf://org/sql@v1"
+    (read,) = parse({"name": "sql", "uri": uri, "tokenSecretRef": {"name": "hub", "key": "read"}})
+    assert read == Adapter(name="sql", uri=uri, path=uri, token="hub/read")
+    assert (read.is_fetched, read.secret) == (True, "hub")
+    (read,) = parse({"name": "sql", "uri": uri, "tokenSecretRef": {"name": "hub"}})
+    assert read.token == "hub/token"
+
+
+def test_groups_of_several_pods_fetch_nothing():
+    assert parse(SQL, pipeline=2)
+    with pytest.raises(SpecError, match=r"adapters\[a\].uri is 'hf://a/b', which is not fetched for groups"):
+        parse({"name": "a", "uri": "hf://a/b"}, pipeline=2)
+
+
 @pytest.mark.parametrize(
     ("adapters", "engine", "words"),
     [
@@ -34,7 +50,8 @@ def test_adapters_lie_where_their_claims_are_mounted():
         ([{**SQL, "name": "a b"}], {}, "allowed are 1 to 128 letters"),
         ([{**SQL, "name": ""}], {}, "allowed are 1 to 128 letters"),
         ([{**SQL, "digest": "AB"}], {}, "allowed are 64 hexadecimal digits"),
-        ([{**SQL, "uri": "hf://a/b"}], {}, "adapters of a hub are not fetched"),
+        ([{**SQL, "uri": "hf://a"}], {}, "allowed are hf://ORG/NAME and hf://ORG/NAME@REVISION"),
+        ([{**SQL, "tokenSecretRef": {"name": "s"}}], {}, r"\[sql\].tokenSecretRef is for hf:// only"),
         ([{**SQL, "uri": "pvc://c/../x"}], {}, "must not hold .."),
         ([{**SQL, "uri": "file:///x\0y"}], {}, r"\[sql\].uri is 'file:///x\\x00y'; the path must not hold a NUL"),
         ([{**SQL, "uri": "pvc://"}], {}, "allowed are pvc://CLAIM/PATH"),

@@ -62,7 +62,7 @@ async def test_a_set_that_cannot_be_is_refused_before_anything_changes(open_with
     async with open_with_adapters() as house:
         await set_loras(house, SQL)
         await until_open(house)
-        for wrong in ({"name": "tiny", "uri": "file:///x"}, SQL, {"name": "a", "uri": "hf://a/b"}):
+        for wrong in ({"name": "tiny", "uri": "file:///x"}, SQL, {"name": "a", "uri": "hf://a"}):
             error = await house.refusal(set_loras(house, SQL, wrong, digest="s2"))
             assert error.code() is Code.INVALID_ARGUMENT
         assert (await house.refusal(set_loras(house, digest="x" * 65))).code() is Code.INVALID_ARGUMENT

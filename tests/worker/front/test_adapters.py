@@ -75,7 +75,7 @@ async def test_a_name_that_nobody_has_is_not_found(open_with_adapters):
         ({"name": "tiny"}, Code.INVALID_ARGUMENT, "is the base model's"),
         ({"name": "a b"}, Code.INVALID_ARGUMENT, "allowed: 1 to 253 letters"),
         ({"name": ""}, Code.INVALID_ARGUMENT, "allowed: 1 to 253 letters"),
-        ({"uri": "hf://a/b"}, Code.INVALID_ARGUMENT, "allowed: file://"),
+        ({"uri": "hf://a"}, Code.INVALID_ARGUMENT, "allowed: file://"),
         ({"uri": "file://../x"}, Code.INVALID_ARGUMENT, "an absolute path"),
         ({"digest": "xyz"}, Code.INVALID_ARGUMENT, "64 hexadecimal digits"),
     ],

@@ -66,8 +66,8 @@ class AdapterFiles:
         """
         tensors = sorted((half for pair in self.pairs.values() for half in (pair.a, pair.b)), key=lambda one: one.start)
         file, end = tensors[-1].file, tensors[-1].end
-        whole = hashlib.sha256(f"{CONFIG_FILE} {len(self.config)}\n".encode() + self.config)
-        whole.update(f"{WEIGHTS_FILE} {end}\n".encode() + self.header)
+        whole = begin_digest(self.config, end)
+        whole.update(self.header)
         try:
             with file.open("rb") as stream:
                 before = os.fstat(stream.fileno())
@@ -102,6 +102,18 @@ def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int)
     except ModelInvalid as error:  # names the file
         raise AdapterInvalid(_clipped(str(error))) from error
     return AdapterFiles(path, config.max_rank, pairs, raw, weights.raw_header)
+
+
+def begin_digest(config: bytes, weights_bytes: int) -> hashlib._Hash:
+    """Return the hash of an adapter's digest, to which the weights' file is still to be added, from its first byte."""
+    whole = hashlib.sha256(f"{CONFIG_FILE} {len(config)}\n".encode() + config)
+    whole.update(f"{WEIGHTS_FILE} {weights_bytes}\n".encode())
+    return whole
+
+
+def read_config_file(file: Path) -> Mapping[str, Any]:
+    """Return an adapter's configuration. Raises AdapterInvalid."""
+    return _parse_config(_read_config(file))
 
 
 def _read_next(stream: BufferedReader, tensor: StoredTensor) -> bytearray:

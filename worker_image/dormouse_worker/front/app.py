@@ -120,7 +120,7 @@ class Front:
         self._swap = EngineSwap(
             self.worker, turns, conductor, Workshop(spawn_for, self._read_edition, self._socket_dir)
         )
-        self._adapters = Adapters(self.worker, turns, settings.lora_modules)
+        self._adapters = Adapters(self.worker, turns, settings)
         control = ControlService(self.worker, turns, conductor, self._swap, self._adapters)
         self._make_doors(control, _traces(tracer, self.worker))
         limits = RestartLimits(settings.max_engine_restarts, settings.engine_restart_window_s)
@@ -169,6 +169,7 @@ class Front:
     async def close(self) -> None:
         """End the engine and close everything; safe after a failed start."""
         self.worker.is_ending = True
+        await self._adapters.close()
         await self._keeper.stop()
         await asyncio.gather(self.worker.link.stop(), self._swap.stop())
         await self.worker.link.stop()  # what a swap put in its place just then

@@ -41,9 +41,12 @@ OTHERWISE = {
     "--device-grants": None,
     "--spare-engine": None,
     "--lora-modules": "sql=/adapters/sql",
+    "--lora-cache": "/caches/adapters",
+    "--lora-tokens": "/tokens",
     "--local-socket": "/run/door",
 }
 ENVIRONMENTAL = {
+    "environ",
     "pod_uid",
     "settings_digest",
     "operator_key",

@@ -6,6 +6,7 @@ import re
 
 import grpc
 
+from dormouse_api.hub_uri import SCHEME, parse_hub_uri
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.settings import EngineSettings
@@ -15,16 +16,20 @@ MAX_PATH = 4096  # characters
 MAX_SET_DIGEST = 64  # characters
 _FILE = "file://"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}/(?!\.\.?$)[-A-Za-z0-9._]{1,253}")
+_ALLOWED_URIS = "allowed: file:// and an absolute path of this pod, or hf://ORG/NAME@REVISION"
 
 
 def read_wanted(request: pb.AddLoraRequest | pb.LoraSpec) -> WantedAdapter:
     """Return what is asked for; the name is the board's to check. Raises CallError INVALID_ARGUMENT."""
-    path = request.uri.removeprefix(_FILE)
-    if not path.startswith("/") or len(path) > MAX_PATH or "\0" in path:
-        raise _invalid(f"uri is {request.uri[:200]!r}; allowed: file:// and an absolute path of this pod")
+    source = request.uri.removeprefix(_FILE)
+    if parse_hub_uri(source) is None and (not source.startswith("/") or len(source) > MAX_PATH or "\0" in source):
+        raise _invalid(f"uri is {request.uri[:200]!r}; {_ALLOWED_URIS}")
+    if request.token and not _TOKEN.fullmatch(request.token):
+        raise _invalid(f"token is {request.token[:200]!r}; allowed: SECRET/KEY, or none")
     if request.digest and not _DIGEST.fullmatch(request.digest):
         raise _invalid(f"digest is {request.digest[:200]!r}; allowed: 64 hexadecimal digits in lower case, or none")
-    return WantedAdapter(request.name, path, request.digest, request.pinned)
+    return WantedAdapter(request.name, source, request.digest, request.pinned, request.token)
 
 
 def read_set(request: pb.SetLorasRequest) -> tuple[WantedAdapter, ...]:
@@ -37,7 +42,8 @@ def read_set(request: pb.SetLorasRequest) -> tuple[WantedAdapter, ...]:
 def to_adapter(wanted: WantedAdapter) -> pb.LoraAdapter:
     """Return what is known of it."""
     loaded = wanted.loaded
-    told = pb.LoraAdapter(name=wanted.name, uri=f"{_FILE}{wanted.path}", pinned=wanted.is_pinned)
+    uri = wanted.source if wanted.source.startswith(SCHEME) else f"{_FILE}{wanted.source}"
+    told = pb.LoraAdapter(name=wanted.name, uri=uri, pinned=wanted.is_pinned, progress=wanted.progress)
     told.state = pb.LORA_STATE_PENDING
     if loaded is not None:
         told.state, told.digest, told.rank = pb.LORA_STATE_LOADED, loaded.digest, loaded.rank

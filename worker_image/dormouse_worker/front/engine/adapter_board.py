@@ -25,12 +25,14 @@ class WantedAdapter:
     """One name, and what became of it."""
 
     name: str
-    path: str  # absolute
+    source: str  # the absolute path of its directory, or hf://ORG/NAME@REVISION
     digest: str = ""  # what it has to be; "" = anything
     is_pinned: bool = False
+    token: str = ""  # the hub's, SECRET/KEY; "" = the one of this worker, if it has any
     loaded: AdapterInfo | None = None  # None = not yet, or not any more
     failure: tuple[str, str] | None = None  # reason and message of the last attempt
     successor: WantedAdapter | None = None  # what the name shall mean once that is loaded
+    progress: str = ""  # how far what the name shall mean is
 
     @property
     def target(self) -> WantedAdapter:
@@ -44,7 +46,7 @@ class WantedAdapter:
 
     def wants_same(self, other: WantedAdapter) -> bool:
         """Return whether both want the same. Who names no digest takes what is there."""
-        is_same = (self.path, self.is_pinned) == (other.path, other.is_pinned)
+        is_same = (self.source, self.is_pinned, self.token) == (other.source, other.is_pinned, other.token)
         return is_same and (not other.digest or self.digest == other.digest)
 
 
@@ -129,13 +131,19 @@ class AdapterBoard:
     def note_loaded(self, name: str, info: AdapterInfo) -> None:
         """The engine has it. The name means this digest until another is asked for, whatever becomes of the files."""
         if (wanted := self._wanted.get(name)) is not None:
-            self._put(replace(wanted.target, digest=info.digest, loaded=info, failure=None))
+            self._put(replace(wanted.target, digest=info.digest, loaded=info, failure=None, progress=""))
 
     def note_failed(self, name: str, reason: str, message: str) -> None:
         """The engine cannot have it; what the name meant before, it means on."""
         if (wanted := self._wanted.get(name)) is not None:
             kept = wanted.loaded if wanted.successor else None
-            self._put(replace(wanted, loaded=kept, failure=(reason, message)))
+            self._put(replace(wanted, loaded=kept, failure=(reason, message), progress=""))
+
+    def note_progress(self, source: str, words: str) -> None:
+        """The files of a source are on their way."""
+        for each in self:
+            if each.target.source == source and not each.is_settled:
+                self._put(replace(each, progress=words))
 
     def note_engine_lost(self) -> None:
         """Nothing is loaded any more."""

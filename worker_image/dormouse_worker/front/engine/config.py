@@ -37,6 +37,8 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "lora_modules": "--lora-modules",
+        "lora_cache": "--lora-cache",
+        "lora_tokens": "--lora-tokens",
         "log_level": "--log-level",
         "place": "--master-port",  # and the other flags of a group: the values that are told name them all
     }
@@ -123,6 +125,7 @@ def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -
         operator_key=present.operator_key,
         gateway_key=present.gateway_key,
         mutual_tls_dir=present.mutual_tls_dir,
+        environ=present.environ,
         tracing=present.tracing,
     )
     return front, engine

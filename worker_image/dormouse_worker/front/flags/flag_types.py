@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from dormouse_api.hub_uri import SCHEME, parse_hub_uri
 from dormouse_worker.engine.validation import QUALIFIED_NAME
 from dormouse_worker.front.engine.adapter_board import NAME
 
@@ -112,13 +113,17 @@ def name(text: str) -> str:
 
 
 def lora_module(text: str) -> tuple[str, str]:
-    """Return an adapter's name and the absolute path of its directory."""
+    """Return an adapter's name, and the absolute path of its directory or what it is called on a hub."""
     adapter, _, path = text.partition("=")
     if not NAME.fullmatch(adapter) or not path:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no adapter; write NAME=PATH, the name of letters, digits and . _ : / -"
         )
-    return adapter, str(Path(path).absolute())
+    if not path.startswith(SCHEME):
+        return adapter, str(Path(path).absolute())
+    if parse_hub_uri(path) is None:
+        raise argparse.ArgumentTypeError(f"{path!r} is no repository of a hub; write hf://ORG/NAME@REVISION")
+    return adapter, path
 
 
 def qualified_name(unset: str) -> Callable[[str], str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from dormouse_api.hub_uri import SCHEME
 from dormouse_worker.common.knobs import KNOBS, Knob
 from dormouse_worker.common.settings import MAX_COMPILE_SIZE, EngineSettings
+from dormouse_worker.files.private_folder import default_folder
 from dormouse_worker.front.flags import flag_types
 
 
@@ -62,7 +64,21 @@ def add_lora_flags(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         metavar="NAME=PATH",
         type=flag_types.lora_module,
-        help="adapters that are there from the start: the name that requests use, and the directory",
+        help="adapters that are there from the start: the name that requests use, and the directory, or hf://ORG/NAME",
+    )
+    group.add_argument(
+        "--lora-cache",
+        default=default_folder("adapters"),
+        metavar="PATH",
+        type=Path,
+        help="where adapters of a hub lie once they are fetched (default: a folder of the user's own in TMPDIR)",
+    )
+    group.add_argument(
+        "--lora-tokens",
+        default=Path("/adapter-tokens"),
+        metavar="PATH",
+        type=Path,
+        help="tokens of the hub, which calls name SECRET/KEY (default /adapter-tokens)",
     )
 
 
@@ -71,6 +87,10 @@ def check_lora_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace)
     names = [name for name, _ in flags.lora_modules or ()]
     if names and not flags.enable_lora:
         parser.error("argument --lora-modules: needs --enable-lora")
+    if flags.pipeline_parallel_size > 1 and (
+        hub := [at for _, at in flags.lora_modules or () if at.startswith(SCHEME)]
+    ):
+        parser.error(f"argument --lora-modules: {hub[0]} is not fetched for a group of several pods; name a path")
     if double := next((name for name in names if names.count(name) > 1), None):
         parser.error(f"argument --lora-modules: {double!r} is there more than once; each adapter has a name of its own")
     if taken := set(names) & {*(flags.served_model_name or ()), Path(flags.model).name}:

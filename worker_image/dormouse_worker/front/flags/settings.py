@@ -13,6 +13,7 @@ from dormouse_api.tickets import BadKey, TicketCheck, public_check, read_public_
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.private_folder import default_folder
 from dormouse_worker.front.flags.developer import add_developer_flags
 from dormouse_worker.front.flags.engine import check_grant_flags, check_spare_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
@@ -69,7 +70,10 @@ class FrontSettings:
     operator_key: str  # public: checks the operator's tickets; "" = nobody is the operator
     gateway_key: str  # the same of gateways
     place: GroupPlace = field(default_factory=GroupPlace)  # in its group; one pod that is all there is leads itself
-    lora_modules: tuple[tuple[str, str], ...] = ()  # names and absolute paths of adapters that are there from the start
+    lora_modules: tuple[tuple[str, str], ...] = ()  # names and sources of adapters that are there from the start
+    lora_cache: Path = field(default_factory=lambda: default_folder("adapters"))  # where those of a hub lie
+    lora_tokens: Path = Path("/adapter-tokens")  # the hub's tokens, SECRET/KEY below
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # of programs that talk to the hub
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
@@ -156,6 +160,9 @@ def _front_settings(
         mutual_tls_dir=environ.get("DORMOUSE_MUTUAL_TLS_DIR", ""),
         tracing=_tracing(parser, flags, environ),
         lora_modules=tuple(flags.lora_modules or ()),
+        lora_cache=flags.lora_cache.absolute(),
+        lora_tokens=flags.lora_tokens.absolute(),
+        environ=environ,
         sounds=AudioLimits(max_seconds=flags.max_audio_seconds),
         images=ImageLimits(max_pixels=flags.max_image_pixels, cache_bytes=flags.image_cache_bytes),
     )
