@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 @lru_cache(maxsize=4)
 def _load(model_dir: Path) -> tuple[Any, Any]:
     """Return (model in float32, tokenizer) of a Hugging Face directory."""
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # warns of how torchao, which is not used, enrols
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers.utils.logging import disable_progress_bar
 
-    logging.disable_progress_bar()
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model.requires_grad_(requires_grad=False)
     return model, AutoTokenizer.from_pretrained(model_dir)
