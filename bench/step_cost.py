@@ -36,7 +36,7 @@ from dormouse_worker.engine.testing import make_add, make_report
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.lean.native import build_native
+from dormouse_worker.model.lean.fit import build_native
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.native import abi

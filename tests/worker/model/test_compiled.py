@@ -11,6 +11,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.lean.compiled import CACHE_VARIABLE, compile_layers
+from dormouse_worker.model.lean.decoder import angles_of
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.testing import reference_generate
@@ -93,7 +94,7 @@ def test_what_was_compiled_is_run_and_nothing_more_is_compiled(tiny_model):
     for hidden, num_calls in ((torch.ones(5, size), 2), (torch.ones(size, 5).T, 0)):  # strides are looked at
         calls.clear()
         with torch.inference_mode():
-            angles = decoder.rotary.angles(torch.arange(5), torch.float32)
+            angles = angles_of(decoder.rotary, torch.arange(5), torch.float32)
             decoder.parts.make_heads(layer, hidden.clone(), angles)
             decoder.parts.finish(layer, hidden.clone(), torch.ones(5, width), Another())
         assert len(calls) == num_calls

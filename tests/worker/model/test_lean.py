@@ -11,7 +11,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.hook import DiscoveryContext
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.lean.build import FAMILY, Unfit, build_lean
+from dormouse_worker.model.lean.build import FAMILY, build_lean
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import ARCHITECTURES, VOCAB_SIZE, write_tiny_model
 

@@ -186,7 +186,7 @@ def test_a_pass_whose_tokens_were_not_promised_is_answered_before_the_next_goes_
 
 def test_an_answer_that_fails_is_not_asked_for_by_the_fresh_batch_behind_it(loaded):
     runner = make_runner(loaded("llama"), Copier())
-    runner._answers.answer = Mock(side_effect=RuntimeError("boom"))
+    runner._conclusion._answer = Mock(side_effect=RuntimeError("boom"))
     waiting = runner.submit(prompt_alone("a", PROMPTS["2"], logprobs=2))
     with pytest.raises(RuntimeError):
         waiting()
@@ -196,12 +196,12 @@ def test_an_answer_that_fails_is_not_asked_for_by_the_fresh_batch_behind_it(load
 
 def test_only_a_fresh_batch_may_follow_one_that_could_not_begin(loaded):
     runner = make_runner(loaded("llama"), Copier())
-    real, runner._answers.answer = runner._answers.answer, Mock(side_effect=RuntimeError("boom"))
+    real, runner._conclusion._answer = runner._conclusion._answer, Mock(side_effect=RuntimeError("boom"))
     waiting = runner.submit(prompt_alone("a", PROMPTS["2"], logprobs=2))
     step = make_batch([("a", 17, 18, ([],))])
     with pytest.raises(RuntimeError, match="boom"):
         runner.submit(step)
-    runner._answers.answer = real
+    runner._conclusion._answer = real
     assert len(waiting().sampled) == 1, "whoever asks again is answered"
     with pytest.raises(RuntimeError, match="not fresh"):
         runner.submit(step)

@@ -8,15 +8,17 @@ import torch
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.attention.machine import Machine
-from dormouse_worker.model.attention.native import TYPES, NativeBackend
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.attention.native_plan import TYPES
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.tensors import name_of
 from dormouse_worker.native.library import Missing
 from tests.gpu.attention_cases import DECODING, TOLERANCES, _only, check, make_cases, make_long_cases
 from tests.gpu.attention_world import Case, World
 
 CPU = torch.device("cpu")
-CASES = {case.name: case for case in make_cases() if case.dtype in TYPES}
-LONG = {case.name: case for case in make_long_cases() if case.dtype in TYPES}
+CASES = {case.name: case for case in make_cases() if name_of(case.dtype) in TYPES}
+LONG = {case.name: case for case in make_long_cases() if name_of(case.dtype) in TYPES}
 SHAPE = AttentionShape(4, 2, 64, 64, torch.bfloat16, 16)
 MACHINE = Machine("cpu", (2, 15))
 

@@ -14,8 +14,9 @@ from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.forward.choose import ForwardPaths, describe_path
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.lean.build import Unfit
-from dormouse_worker.model.lean.native import NativeDecoder, build_native
+from dormouse_worker.model.lean.fit import build_native
+from dormouse_worker.model.lean.native import NativeDecoder
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.quantized.rotation import rotate
 from dormouse_worker.model.testing import VOCAB_SIZE, reference_generate, write_tiny_model
@@ -240,29 +241,30 @@ def test_a_profile_of_layers_with_different_windows_has_one_of_each(variants, tm
 
 
 class Rounding:
-    """A linear map that rounds its rows first, as the kernels do where weights are of 8 bits."""
+    """A format that rounds the rows first, as the kernels do where weights are of 8 bits."""
 
-    def __init__(self, linear):
-        self._linear = linear
+    def __init__(self, rounded):
+        self._rounded = rounded
 
-    def __call__(self, rows):
+    def operands(self, rows, weight, scale):
         turned = rotate(rows)
         scales = turned.abs().amax(-1, keepdim=True) / 127
-        return self._linear(rotate((turned / scales).round() * scales).to(rows.dtype))
-
-    def reduced(self, rows, _):
-        return self(rows)
+        rows = rotate((turned / scales).round() * scales).to(rows.dtype)
+        return self._rounded.operands(rows, weight, scale)
 
 
 def rounding(decoder):
     """Return the decoder with rows rounded before every linear map."""
 
+    def of(linear):
+        return replace(linear, format=Rounding(linear.format))
+
     def of_layer(layer):
-        attention = replace(layer.attention, qkv=Rounding(layer.attention.qkv), output=Rounding(layer.attention.output))
-        mlp = replace(layer.mlp, gate_up=Rounding(layer.mlp.gate_up), down=Rounding(layer.mlp.down))
+        attention = replace(layer.attention, qkv=of(layer.attention.qkv), output=of(layer.attention.output))
+        mlp = replace(layer.mlp, gate_up=of(layer.mlp.gate_up), down=of(layer.mlp.down))
         return replace(layer, attention=attention, mlp=mlp)
 
-    return replace(decoder, layers=tuple(map(of_layer, decoder.layers)), head=Rounding(decoder.head))
+    return replace(decoder, layers=tuple(map(of_layer, decoder.layers)), head=of(decoder.head))
 
 
 @pytest.mark.parametrize("method", ["int8", "int4"])

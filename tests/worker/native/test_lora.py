@@ -16,7 +16,7 @@ from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.lean.native import build_native
+from dormouse_worker.model.lean.fit import build_native
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_adapters import write_adapter

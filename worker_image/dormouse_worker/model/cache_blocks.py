@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache
+from dormouse_worker.model.tensors import as_array, beside, bytes_of, name_of, put, take
 
 _FORMAT = b"dormouse cache blocks 1"
 
@@ -20,7 +21,7 @@ def make_realm(spec: CacheSpec, *facts: object) -> bytes:
 
     `facts` = all that the numbers depend on beside tokens, salts and adapters: weights, share, arithmetic.
     """
-    layers = [(each.num_kv_heads, each.key_size, each.value_size, str(each.dtype)) for each in spec.layers]
+    layers = [(each.num_kv_heads, each.key_size, each.value_size, name_of(each.dtype)) for each in spec.layers]
     groups = [(group.layers, group.window) for group in spec.groups]
     told = repr((spec.block_size, spec.first_layer, layers, groups, facts))
     return hashlib.sha256(_FORMAT + told.encode(errors="surrogatepass")).digest()
@@ -44,19 +45,16 @@ class CacheBlocks:
 
     def read_blocks(self, block_ids: Sequence[int]) -> list[memoryview]:
         """See `BlockCopier`."""
-        copies = torch.empty(len(block_ids), self.block_bytes, dtype=torch.uint8)
-        ids, start = torch.tensor(block_ids), 0
+        copies, start = np.empty((len(block_ids), self.block_bytes), dtype=np.uint8), 0
         for rows, size in zip(self._cache.by_block(), self._sizes, strict=True):
-            taken = rows.index_select(0, ids.to(rows.device)).view(len(ids), -1)
-            copies[:, start : start + size].copy_(taken.view(torch.uint8))
+            copies[:, start : start + size] = as_array(bytes_of(take(rows, block_ids))).reshape(-1, size)
             start += size
-        return [memoryview(row.numpy()) for row in copies]
+        return [row.data for row in copies]
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         """See `BlockCopier`."""
-        copies = torch.frombuffer(data, dtype=torch.uint8).view(len(block_ids), self.block_bytes)
-        ids, start = torch.tensor(block_ids), 0
+        copies, start = np.frombuffer(data, np.uint8).reshape(len(block_ids), self.block_bytes), 0
         for rows, size in zip(self._cache.by_block(), self._sizes, strict=True):
-            part = copies[:, start : start + size].contiguous().view(rows.dtype)
-            rows.index_copy_(0, ids.to(rows.device), part.view(len(ids), *rows.shape[1:]).to(rows.device))
+            part = beside(copies[:, start : start + size].copy(), rows)
+            put(rows, block_ids, part.reshape(len(block_ids), *rows.shape[1:]))
             start += size

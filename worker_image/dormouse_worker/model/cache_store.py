@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument
 from dormouse_worker.model.device.arena import Arena
@@ -53,8 +51,7 @@ class CacheStore:
         self._arena = Arena("kv_cache", memory, self._num_bytes, is_sparse=is_sparse)
         try:
             self.restore()
-            where = torch.device("cpu") if is_beside else device.torch_device
-            self.cache = KVCache(spec, num_blocks, where, arena=self._arena)
+            self.cache = KVCache(spec, num_blocks, None, arena=self._arena)
         except BaseException:
             self.close()
             raise
@@ -128,7 +125,7 @@ class CacheStore:
             self._arena.prepare(self._num_bytes)
             self._arena.map()
             if self._must_fill:
-                self._arena.tensor(0, (self._num_bytes,), torch.uint8).zero_()
+                self._arena.bytes(0, self._num_bytes)[:] = 0
         except BaseException:
             self._arena.unmap()
             raise

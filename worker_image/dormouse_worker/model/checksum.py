@@ -10,12 +10,15 @@ memory), not malice: who wants to can make two contents with one checksum.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from dormouse_worker.model.tensors import Tensor, as_array, pointer_to
 from dormouse_worker.native.library import Missing, load_kernels
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK_BYTES = 1 << 20
 _ROWS, _LANES = 256, 512
@@ -29,13 +32,14 @@ _LOW_35 = (1 << 35) - 1
 _DEVICE_BLOCKS = 1024  # at once, which bounds the tensors of sums
 
 
-def checksum(data: torch.Tensor, first_block: int = 0) -> int:
+def checksum(data: Tensor, first_block: int = 0) -> int:
     """Return the checksum of uint8 [n], dense, which begins with this block of the whole; in [0, 2**64)."""
-    is_on_host = data.device.type == "cpu"
+    is_on_host = isinstance(data, np.ndarray) or data.device.type == "cpu"
     if is_on_host and not isinstance(kernels := load_kernels(), Missing):
-        assert data.dtype is torch.uint8, data.dtype
-        assert data.is_contiguous()
-        return kernels.checksum(data.data_ptr(), len(data), first_block)
+        array = as_array(data)
+        assert array.dtype == np.uint8, array.dtype
+        assert array.flags.c_contiguous
+        return kernels.checksum(pointer_to(data), len(data), first_block)
     num_blocks = len(data) // BLOCK_BYTES
     whole, rest = data[: num_blocks * BLOCK_BYTES], data[num_blocks * BLOCK_BYTES :]
     total = _of_host(whole, first_block) if is_on_host else _of_device(whole, first_block)
@@ -49,9 +53,9 @@ def combine(parts: list[int]) -> int:
     return sum(parts) % _MODULUS
 
 
-def _of_host(data: torch.Tensor, first_block: int) -> int:
+def _of_host(data: Tensor, first_block: int) -> int:
     """Sum up block by block, each in the processor's cache, on this thread alone."""
-    words: Any = data.numpy().view(np.int64).reshape(-1, 1, _ROWS, _LANES)
+    words: Any = as_array(data).view(np.int64).reshape(-1, 1, _ROWS, _LANES)
     places = np.arange(_SUMS_PER_BLOCK)[None]
     return sum(
         _mixed(block, (places + number * _SUMS_PER_BLOCK) * _KEY) for number, block in enumerate(words, first_block)
@@ -60,6 +64,8 @@ def _of_host(data: torch.Tensor, first_block: int) -> int:
 
 def _of_device(data: torch.Tensor, first_block: int) -> int:
     """Sum up many blocks by few kernels."""
+    import torch
+
     step = _DEVICE_BLOCKS * BLOCK_BYTES
     total = 0
     for start in range(0, len(data), step):
@@ -72,6 +78,8 @@ def _of_device(data: torch.Tensor, first_block: int) -> int:
 
 def _of_rest(data: torch.Tensor, block: int) -> int:
     """Sum up less than a block. Rows that are not there count nothing."""
+    import torch
+
     num_rows = -(-len(data) // _ROW_BYTES)
     padded = torch.zeros(num_rows * _ROW_BYTES, dtype=torch.uint8, device=data.device)
     padded[: len(data)] = data
@@ -81,6 +89,8 @@ def _of_rest(data: torch.Tensor, block: int) -> int:
 
 def _words(data: torch.Tensor) -> torch.Tensor:
     """Return int64 [n / 8]; a copy only where the data begins between two numbers."""
+    import torch
+
     aligned = data if data.storage_offset() % torch.int64.itemsize == 0 else data.clone()
     return aligned.view(torch.int64)
 

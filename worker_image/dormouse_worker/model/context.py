@@ -13,9 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
+
+if TYPE_CHECKING:
+    import torch
 
 if TYPE_CHECKING:
     from dormouse_worker.model.adapters.rows import AdapterRows

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from dormouse_worker.common.errors import InsufficientMemory
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.kv_cache import KVCache, arena_bytes
 from dormouse_worker.model.memory.arithmetic import gib
+from dormouse_worker.model.tensors import Tensor, bytes_of, empty_beside, put, take
 
 SLICE_BYTES = 32 << 20  # gathered on the device at once
 
@@ -32,9 +31,9 @@ class KeptBlocks:
         try:
             self._arena.prepare(num_bytes)
             self._arena.map()
-            self._copy = KVCache(cache.spec, num_blocks, torch.device("cpu"), arena=self._arena)
+            self._copy = KVCache(cache.spec, num_blocks, None, arena=self._arena)
             for ids, pool, copy in self._slices(cache):
-                device.copy(_bytes_of(copy), _bytes_of(pool.index_select(0, ids)))
+                device.copy(bytes_of(copy), bytes_of(take(pool, ids)))
         except BaseException as error:
             self.close()
             if not isinstance(error, DeviceOutOfMemory):
@@ -55,23 +54,19 @@ class KeptBlocks:
     def put_back(self, cache: KVCache) -> None:
         """Copy the blocks to where they were; what is kept stays."""
         for ids, pool, copy in self._slices(cache):
-            rows = torch.empty(copy.shape, dtype=copy.dtype, device=pool.device)
-            self._device.copy(_bytes_of(rows), _bytes_of(copy))
-            pool.index_copy_(0, ids, rows)
+            rows = empty_beside(pool, copy)
+            self._device.copy(bytes_of(rows), bytes_of(copy))
+            put(pool, ids, rows)
 
     def close(self) -> None:
         """Give the host memory back."""
         self._arena.close()
 
-    def _slices(self, cache: KVCache) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _slices(self, cache: KVCache) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]:
         """Yield block ids [n], a pool of the cache [blocks, …] and the place of their copy [n, …], pool by pool."""
         for pool, copy in zip(cache.by_block(), self._copy.by_block(), strict=True):
-            ids = torch.tensor(self._block_ids, device=pool.device)
+            ids = self._block_ids
             num_rows = max(1, self._slice_bytes // pool[0].nbytes)
             for start in range(0, len(ids), num_rows):
                 part = ids[start : start + num_rows]
                 yield part, pool, copy[start : start + len(part)]
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)

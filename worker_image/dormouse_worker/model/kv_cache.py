@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from dormouse_worker.engine.batch import Moves
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, Arena, round_up
 from dormouse_worker.model.layer_groups import LayerGroup, group_layers
+from dormouse_worker.model.tensors import Dtype, Tensor, copy_of, put, take, zeros
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,12 @@ class LayerSpec:
     num_kv_heads: int
     key_size: int
     value_size: int
-    dtype: torch.dtype
+    dtype: Dtype
 
     @property
     def bytes_per_token(self) -> int:
         """Return the bytes of one token's key and value."""
-        return self.num_kv_heads * (self.key_size + self.value_size) * self.dtype.itemsize
+        return self.num_kv_heads * (self.key_size + self.value_size) * int(self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class LayerCache:
     Slot = block × block_size + offset: block b owns the slots [b · block_size, (b + 1) · block_size).
     """
 
-    key: torch.Tensor
-    value: torch.Tensor
+    key: Tensor
+    value: Tensor
 
     def __repr__(self) -> str:
         """Show shapes only: while the cache sleeps, a look at what is in it would kill the process."""
@@ -97,8 +100,10 @@ class KVCache:
     group may hold any of them.
     """
 
-    def __init__(self, spec: CacheSpec, num_blocks: int, device: torch.device, *, arena: Arena | None = None) -> None:
-        """Lay the pools out in an arena that is mapped and zero, or allocate them.
+    def __init__(
+        self, spec: CacheSpec, num_blocks: int, device: torch.device | None, *, arena: Arena | None = None
+    ) -> None:
+        """Lay the pools out in an arena that is mapped and zero, or allocate them; None = in the host's memory.
 
         Raises RuntimeError or torch.OutOfMemoryError if the device has not the memory to allocate.
         """
@@ -125,20 +130,19 @@ class KVCache:
         """Return the same cache as the model sees it whose layer 0 is the layer `first` here; owns nothing."""
         return _Part(self, first)
 
-    def by_block(self) -> Iterator[torch.Tensor]:
+    def by_block(self) -> Iterator[Tensor]:
         """Yield every pool's keys, then its values, as views [blocks, block_size, Hkv, D]."""
         for pool in self.pools:
             for rows in (pool.key, pool.value):
-                yield rows.view(-1, self.spec.block_size, *rows.shape[1:])
+                yield rows.reshape(-1, self.spec.block_size, *rows.shape[1:])
 
     def copy_blocks(self, source: KVCache, moves: Moves) -> None:
         """Copy blocks (from, to) of another cache of the same spec, on whatever device, into this one."""
         if not moves:
             return
-        origins, targets = (torch.tensor(blocks) for blocks in zip(*moves, strict=True))
+        origins, targets = zip(*moves, strict=True)
         for into, out in zip(self.by_block(), source.by_block(), strict=True):
-            rows = out.index_select(0, origins.to(out.device))
-            into.index_copy_(0, targets.to(into.device), rows.to(into.device))
+            put(into, targets, take(out, origins))
 
 
 class _Part(KVCache):
@@ -164,12 +168,12 @@ def preserved(cache: KVCache | None, num_blocks: int) -> Iterator[None]:
     Nothing happens to None. They are copied on the device itself, so they should be few.
     """
     first = [] if cache is None else [rows[:num_blocks] for rows in cache.by_block()]
-    before = [rows.clone() for rows in first]
+    before = [copy_of(rows) for rows in first]
     try:
         yield
     finally:
         for rows, contents in zip(first, before, strict=True):
-            rows.copy_(contents)
+            rows[:] = contents
 
 
 def arena_bytes(spec: CacheSpec, num_blocks: int) -> int:
@@ -182,7 +186,7 @@ def smallest_pool_bytes(spec: CacheSpec, num_blocks: int) -> int:
     return min(_sizes(spec, num_blocks))
 
 
-def _views(spec: CacheSpec, num_blocks: int, arena: Arena) -> Iterator[torch.Tensor]:
+def _views(spec: CacheSpec, num_blocks: int, arena: Arena) -> Iterator[Tensor]:
     """Yield each pool's key and value, one behind the other, each aligned."""
     offset = 0
     for (shape, dtype), num_bytes in zip(_shapes(spec, num_blocks), _sizes(spec, num_blocks), strict=True):
@@ -190,15 +194,15 @@ def _views(spec: CacheSpec, num_blocks: int, arena: Arena) -> Iterator[torch.Ten
         offset += round_up(num_bytes, ALIGNMENT_BYTES)
 
 
-def _zeros(spec: CacheSpec, num_blocks: int, device: torch.device) -> Iterator[torch.Tensor]:
-    return (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in _shapes(spec, num_blocks))
+def _zeros(spec: CacheSpec, num_blocks: int, device: torch.device | None) -> Iterator[Tensor]:
+    return (zeros(shape, dtype, device) for shape, dtype in _shapes(spec, num_blocks))
 
 
 def _sizes(spec: CacheSpec, num_blocks: int) -> Iterator[int]:
     return (math.prod(shape) * dtype.itemsize for shape, dtype in _shapes(spec, num_blocks))
 
 
-def _shapes(spec: CacheSpec, num_blocks: int) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
+def _shapes(spec: CacheSpec, num_blocks: int) -> Iterator[tuple[tuple[int, ...], Dtype]]:
     num_slots = num_blocks * len(spec.groups) * spec.block_size
     for layer in (spec.layers[index] for index in spec.groups[0].layers):
         for size in (layer.key_size, layer.value_size):

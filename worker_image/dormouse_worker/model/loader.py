@@ -30,10 +30,12 @@ from dormouse_worker.model.discovery import discover
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.arriving import arriving
-from dormouse_worker.model.lean.build import Unfit, build_lean
+from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.compiled import compile_layers
 from dormouse_worker.model.lean.decoder import LeanDecoder
-from dormouse_worker.model.lean.native import NativeDecoder, build_native
+from dormouse_worker.model.lean.fit import build_native
+from dormouse_worker.model.lean.native import NativeDecoder
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 
 import msgspec
-import numpy as np
 import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.constraints import Stuck, add_forced, begin_masks
+from dormouse_worker.model.conclusion import Conclusion
+from dormouse_worker.model.constraints import Stuck
 from dormouse_worker.model.drafting.drafter import Drafter
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
@@ -29,10 +27,7 @@ from dormouse_worker.model.sampling.answers import Answers, choose_on_device
 from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
-from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.vision.encoded import EncodedImages
-
-_request_id = attrgetter("request_id")
 
 
 class LateAnswer:
@@ -76,11 +71,8 @@ class ModelRunner:
         With a communicator to others, all ranks execute the same batches, and one of them samples.
         """
         self._model = model
-        self._grammars: Grammars | None = None
-        self._expects_drafts = False
         self.cache = cache
         self._host_cache = host_cache
-        self._answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
         self._paths = ForwardPaths(TorchForward(model, cache, communicator), backend, graphs)
         self._input = InputBatch(
             max_num_seqs=max_num_seqs,
@@ -90,6 +82,8 @@ class ModelRunner:
             image_merge=model.image_merge,
             images_are_whole=model.images_are_whole,
         )
+        answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
+        self._conclusion = Conclusion(self._input, answers.answer, notes=model.layout.world_size == 1)
         self._images = EncodedImages(model.tower)
         self._drafter: Drafter | None = None
         self._promised: PromisedTokens | None = None
@@ -100,11 +94,8 @@ class ModelRunner:
         return f"ModelRunner({self.cache!r}, {self._input!r}, {self._paths!r})"
 
     def bind_by(self, grammars: Grammars, *, expects_drafts: bool) -> None:
-        """From now on let sequences that have a grammar say only what it allows; only where this rank samples.
-
-        Whoever takes drafts is told what can only come next, too, where a pass has to say it.
-        """
-        self._grammars, self._expects_drafts = grammars, expects_drafts
+        """See `Conclusion.bind_by`."""
+        self._conclusion.bind_by(grammars, expects_drafts=expects_drafts)
 
     def draft_by(self, make_drafter: Callable[[InputBatch], Drafter]) -> None:
         """From now on propose drafts where they are wanted; only where tokens are known when a pass has been computed.
@@ -156,12 +147,12 @@ class ModelRunner:
         packed = self._input.pack(batch)
         wanted = choose_logit_rows(batch, packed)
         samples = self._model.layout.samples
-        wait_for_masks = begin_masks(self._grammars, wanted) if samples else dict
+        wait_for_masks = self._conclusion.begin_masks(wanted) if samples else dict
         logits = self._paths.compute(packed, wanted.rows, self._images.find(packed.images))
         if not samples:
             return partial(ModelOutput, [])
         if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):
-            output = self._conclude(wanted, logits, wait_for_masks)
+            output = self._conclusion.conclude(wanted, logits, wait_for_masks)
             output = self._add_proposals(batch, output)
             return lambda: output
         if wanted.only_logits_count:
@@ -200,25 +191,12 @@ class ModelRunner:
         def answer() -> ModelOutput:
             first = known()
             with beside():
-                second = self._conclude(others, rows, wait_for_masks)
+                second = self._conclusion.conclude(others, rows, wait_for_masks)
             return msgspec.structs.replace(
                 second, sampled=first.sampled + second.sampled, not_finite=first.not_finite + second.not_finite
             )
 
         return LateAnswer(others.batch_rows.request_ids, answer)
-
-    def _conclude(
-        self, wanted: LogitRows, logits: torch.Tensor | Floats, wait_for_masks: Callable[[], Stuck]
-    ) -> ModelOutput:
-        stuck = wait_for_masks()
-        output = self._answers.answer(wanted, logits, self._input)
-        if stuck:
-            output = msgspec.structs.replace(output, stuck=stuck | output.stuck)
-        if wanted.batch_rows.bound and self._grammars is not None:
-            output = add_forced(self._grammars, wanted.batch_rows, output, expects=self._expects_drafts)
-        if self._model.layout.world_size == 1:
-            self._append(wanted, output.sampled)
-        return output
 
     def _add_proposals(self, batch: Batch, output: ModelOutput) -> ModelOutput:
         if self._drafter is not None:
@@ -226,20 +204,6 @@ class ModelRunner:
         if any(scheduled.num_wanted for scheduled in batch.sequences):
             return msgspec.structs.replace(output, proposals=Proposals({}, has_failed=True))
         return output
-
-    def _append(self, wanted: LogitRows, sampled: Sequence[SampledToken]) -> None:
-        batch_rows = wanted.batch_rows
-        if wanted.scored is not None:
-            counts = np.fromiter(Counter(map(_request_id, sampled)).values(), np.int64)
-            self._input.append_runs(batch_rows, counts, [token.token_id for token in sampled])
-            self._append_forced(sampled if batch_rows.bound else ())
-            return
-        self._input.append_each(batch_rows, [token.token_id for token in sampled])
-        self._append_forced(sampled if batch_rows.bound else ())
-
-    def _append_forced(self, sampled: Sequence[SampledToken]) -> None:
-        for token in sampled:
-            self._input.append(token.request_id, *token.forced)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""

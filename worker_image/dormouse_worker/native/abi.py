@@ -9,6 +9,7 @@ VERSION = 10
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4 = range(5)
 LATE = 1
+MAX_HEAD_SIZE = 256  # numbers of a head: MAX_HEAD in `src/unit.h`
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend
 SumUp = CFUNCTYPE(c_int64, c_void_p, c_int64)  # float32 numbers and how many -> whether all ranks came
 

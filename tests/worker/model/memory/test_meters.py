@@ -19,7 +19,8 @@ from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.device.testing_cuda import FakeCudaBindings, view_host_memory
 from dormouse_worker.model.memory.accounting import LIBRARIES_BYTES, Change, DeviceAccount
 from dormouse_worker.model.memory.arithmetic import DEVICE_FREE_MEMORY, NVML, RESIDENT_MEMORY, Limit
-from dormouse_worker.model.memory.meters import DeviceMeter, HostPool, ResidentMeter, make_meter
+from dormouse_worker.model.memory.meters import DeviceMeter, HostPool, make_meter
+from dormouse_worker.model.memory.resident import ResidentMeter
 
 MIB = 1 << 20
 TOTAL = 4096 * MIB

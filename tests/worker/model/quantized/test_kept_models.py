@@ -15,7 +15,7 @@ from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.forward.choose import describe_path
-from dormouse_worker.model.lean.build import Unfit
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.testing import write_tiny_model

@@ -11,7 +11,7 @@ from transformers.generation import (
     SuppressTokensLogitsProcessor,
 )
 
-from dormouse_worker.model.sampling.masks import bad_word_endings
+from dormouse_worker.model.sampling.rules import bad_word_endings
 from dormouse_worker.model.sampling.sampler import sample
 from tests.worker.model.sampler_kit import (
     OUTSIDE,

@@ -11,7 +11,8 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.lean.build import Unfit, build_lean
+from dormouse_worker.model.lean.build import build_lean
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import draw_picture
 from dormouse_worker.model.vision.families import check_passes, check_weights

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-
-import torch
+from typing import Protocol
 
 from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.cache_store import CacheStore
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache
-from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.sleep import SleepCycle, SleepPart
 from dormouse_worker.model.stopwatch import Stopwatch
+
+
+class Runner(Protocol):
+    """What computes over a model and its caches."""
+
+    def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
+        """See `ModelRunner.submit`."""
+
+    def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
+        """See `ModelRunner.append_sampled`."""
+
+    def close(self) -> None:
+        """Let go of what it holds; it is not used again."""
 
 
 class Allocation:
@@ -26,7 +37,7 @@ class Allocation:
         spec: CacheSpec,
         block_counts: tuple[int, int],
         weights: Sequence[SleepPart],
-        make_runner: Callable[[KVCache, KVCache], ModelRunner],
+        make_runner: Callable[[KVCache, KVCache], Runner],
         *,
         prefaults: bool = False,
     ) -> None:
@@ -36,12 +47,12 @@ class Allocation:
         """
         num_gpu_blocks, num_cpu_blocks = block_counts
         self._make_runner = make_runner
-        self._runner: ModelRunner | None = None
+        self._runner: Runner | None = None
         with ExitStack() as undo:
             self._cache = CacheStore(device, spec, num_gpu_blocks, prefaults=prefaults)
             undo.callback(self._cache.close)
             self._stores = [self._cache]
-            self._host_cache = KVCache(spec, 0, torch.device("cpu"))
+            self._host_cache = KVCache(spec, 0, None)
             if num_cpu_blocks:
                 swap = CacheStore(device, spec, num_cpu_blocks, is_beside=True, prefaults=prefaults)
                 undo.callback(swap.close)
@@ -83,12 +94,12 @@ class Allocation:
         return self._cache.host_copy_bytes
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
-        """See `ModelRunner.submit`; only while nothing sleeps."""
+        """See `Runner.submit`; only while nothing sleeps."""
         assert self._runner is not None, f"{self.sleeping_tags} sleep"
         return self._runner.submit(batch)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
-        """See `ModelRunner.append_sampled`; after a sleep began there is nobody to know them."""
+        """See `Runner.append_sampled`; after a sleep began there is nobody to know them."""
         if self._runner is not None:
             self._runner.append_sampled(tokens)
 

@@ -14,7 +14,7 @@ from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loader import LoadedModel
 from dormouse_worker.model.memory.arithmetic import estimate_graph_bytes
-from dormouse_worker.model.memory.meters import Meter
+from dormouse_worker.model.memory.resident import Meter
 from dormouse_worker.model.parallel.communicator import Communicator
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.memory.meters import Meter, make_meter
+from dormouse_worker.model.memory.meters import make_meter
+from dormouse_worker.model.memory.resident import Meter
 
 
 class DeviceWorker(WorkerBase):

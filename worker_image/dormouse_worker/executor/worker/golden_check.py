@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dormouse_worker.common.commands import WEIGHTS
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, facts_of, record_golden, repeat_golden
-from dormouse_worker.model.kv_cache import KVCache, preserved
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache, preserved
 from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.weights.store import WeightStore
 
 VERIFY = "verify"  # the phase of a wake
+
+
+class CheckedModel(Protocol):
+    """What is asked of a loaded model."""
+
+    @property
+    def weights(self) -> WeightStore:
+        """Return the memory of its tensors."""
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        """Return what the cache holds for it."""
+
+    @property
+    def layout(self) -> Layout:
+        """Return which part of the model it is."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return how many tokens there are."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest sequence."""
 
 
 class GoldenCheck:
     """Owns what a model said at its first start."""
 
-    def __init__(self, model: LoadedModel, device: Device, block_size: int) -> None:
+    def __init__(self, model: CheckedModel, device: Device, block_size: int) -> None:
         self._model, self._device, self._block_size = model, device, block_size
         self._golden: GoldenTokens | None = None
 

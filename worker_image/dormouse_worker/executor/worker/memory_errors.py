@@ -6,11 +6,10 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from dormouse_worker.common.errors import InsufficientMemory
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 
+_TORCH = "OutOfMemoryError"  # of its name: who has no torch must not import it to ask
 _TORCH_ON_CPU = "DefaultCPUAllocator"  # torch raises a plain RuntimeError there, and names who refused
 
 
@@ -28,6 +27,6 @@ def memory_errors(what: str) -> Iterator[None]:
 def _is_lack_of_memory(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    if isinstance(error, (DeviceOutOfMemory, MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (DeviceOutOfMemory, MemoryError)) or type(error).__name__ == _TORCH:
         return True
     return isinstance(error, RuntimeError) and _TORCH_ON_CPU in str(error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from dormouse_worker.model.graphs import DecodeGraphs, Graph, GraphMaker
-from dormouse_worker.model.memory.meters import Meter
+from dormouse_worker.model.memory.resident import Meter
 from dormouse_worker.model.parallel.communicator import Communicator
 
 logger = logging.getLogger(__name__)

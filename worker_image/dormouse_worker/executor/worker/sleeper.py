@@ -12,7 +12,7 @@ from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.memory.meters import Meter
+from dormouse_worker.model.memory.resident import Meter
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.store import WeightStore
 

@@ -17,8 +17,9 @@ from dormouse_worker.model.adapters.rows import Lora
 from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.context import current_adapters
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.lean.build import Unfit
-from dormouse_worker.model.lean.decoder import Layer, LeanDecoder, Linear
+from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.lean.parts import Layer, Linear
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.weights.loading import LoadedWeights
 
 logger = logging.getLogger(__name__)

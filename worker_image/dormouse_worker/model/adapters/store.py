@@ -30,6 +30,7 @@ from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory.arithmetic import gib
+from dormouse_worker.model.tensors import pointer_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class AdapterStore:
     @property
     def address(self) -> int:
         """Return where the first slot begins; the same over every sleep."""
-        return self._arena.tensor(0, (1,), torch.uint8).data_ptr()
+        return pointer_to(self._arena.bytes(0, 1))
 
     def add(self, path: Path, digest: str = "") -> AdapterInfo:
         """Read an adapter into host memory; one that is there already is left as it is. Return what it is.
@@ -214,7 +215,8 @@ class AdapterStore:
         return AdapterInfo(digest, self._known[digest].rank, self.layout.slot_bytes)
 
     def _slot(self, number: int) -> torch.Tensor:
-        return self._arena.tensor(number * self.layout.slot_bytes, (self.layout.slot_bytes,), torch.uint8)
+        slot: torch.Tensor = self._arena.bytes(number * self.layout.slot_bytes, (number + 1) * self.layout.slot_bytes)
+        return slot
 
     def _free_place(self) -> int | None:
         """Return a host copy that nobody has; what is lost needs none."""

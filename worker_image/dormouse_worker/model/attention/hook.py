@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
 from dormouse_worker.common.errors import ModelInvalid
-from dormouse_worker.model.attention.interface import AttentionPlan, AttentionShape
+from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context
-from dormouse_worker.model.kv_cache import KVCache, LayerSpec
-from dormouse_worker.model.scratch import Scratch
+from dormouse_worker.model.kv_cache import LayerSpec
 
 ATTENTION_NAME = "dormouse_paged"
 
@@ -56,22 +54,6 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
     if kwargs.get("position_bias") is not None:
         return "a position bias"
     return None
-
-
-class PagedContext:
-    """Answers from the paged cache: the plan of the layer's group stores the pass's keys and values, then attends."""
-
-    def __init__(self, cache: KVCache, plans: Sequence[AttentionPlan], scratch: Scratch | None = None) -> None:
-        """`scratch` is what the passes of one runner use again; None = this pass has its own."""
-        self.cache = cache
-        self.plans = plans  # of the layer groups
-        self.scratch = scratch or Scratch()
-
-    def attend(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """See `ForwardContext`."""
-        plan, pool = self.plans[self.cache.group_of(call.layer_idx)], self.cache.layer(call.layer_idx)
-        plan.write(pool, key, value)
-        return plan.attend(call, query, pool)
 
 
 class DiscoveryContext:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
-import torch
 
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.model.tensors import Dtype
+
+if TYPE_CHECKING:
+    import torch
+
+    from dormouse_worker.model.attention.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class AttentionShape:
     num_kv_heads: int
     key_size: int
     value_size: int
-    dtype: torch.dtype
+    dtype: Dtype
     block_size: int
     window: int | None = None
     has_soft_cap: bool = False

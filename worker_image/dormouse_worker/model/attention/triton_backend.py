@@ -200,4 +200,4 @@ def _unsupported_shape(shape: AttentionShape) -> str | None:
 
 
 def _query_bytes(shape: AttentionShape) -> int:
-    return padded(shape.key_size) * shape.dtype.itemsize
+    return padded(shape.key_size) * int(shape.dtype.itemsize)

@@ -156,7 +156,7 @@ class Launcher:
     def _compiled_in(
         self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, *, is_split: bool
     ) -> dict[str, Any]:
-        num_kv_heads, key_size, value_size = *layer.key.shape[1:], layer.value.shape[2]
+        (_, num_kv_heads, key_size), value_size = layer.key.shape, layer.value.shape[2]
         group = query.shape[1] // num_kv_heads
         queries = 1 if is_split else self.queries_per_tile
         step = choose_keys_per_step(max(key_size, value_size), query.element_size())

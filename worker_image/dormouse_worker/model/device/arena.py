@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from dormouse_worker.model.device.driver import Chunk, DeviceOutOfMemory, MemoryDriver
+from dormouse_worker.model.tensors import Dtype, Tensor, pointer_to
 
 ALIGNMENT_BYTES = 512  # of what lies in an arena: what torch's own allocator gives, and kernels may count on
 
@@ -42,7 +41,7 @@ class Arena:
         self._chunk_bytes = round_up(chunk_bytes or driver.chunk_bytes, driver.granularity)
         self._address = driver.reserve(self.reserved_bytes)
         self._chunks: list[tuple[Chunk, int]] = []  # each with its size
-        self._base: torch.Tensor | None = None
+        self._base: Tensor | None = None
         self.is_mapped = False
 
     def __repr__(self) -> str:
@@ -121,19 +120,26 @@ class Arena:
         self._base = None
         self._driver.release(self._address, self.reserved_bytes)
 
-    def tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def tensor(self, offset: int, shape: Sequence[int], dtype: Dtype) -> Tensor:
         """Return a contiguous view that begins `offset` bytes into the range. Only of a mapped arena."""
+        end = offset + math.prod(shape) * dtype.itemsize
+        return self.bytes(offset, end).view(dtype).reshape(tuple(shape))
+
+    def bytes(self, start: int, end: int) -> Tensor:
+        """Return the bytes [start, end), uint8. Only of a mapped arena."""
         assert self.is_mapped, "a view needs memory behind it when it is made"
+        assert end <= self.size_bytes, f"{self.tag}: a view up to {end} passes the mapped {self.size_bytes} bytes"
+        return self._whole()[start:end]
+
+    def end_of(self, view: Tensor) -> int:
+        """Return where a contiguous view ends, in bytes into the range; 0 for a tensor that lies elsewhere."""
+        start = pointer_to(view) - self._address
+        return start + view.nbytes if 0 <= start < self.reserved_bytes else 0
+
+    def _whole(self) -> Tensor:
         if self._base is None:
             self._base = self._driver.tensor(self._address, self.reserved_bytes)
-        end = offset + math.prod(shape) * dtype.itemsize
-        assert end <= self.size_bytes, f"{self.tag}: a view up to {end} passes the mapped {self.size_bytes} bytes"
-        return self._base[offset:end].view(dtype).view(*shape)
-
-    def end_of(self, view: torch.Tensor) -> int:
-        """Return where a contiguous view ends, in bytes into the range; 0 for a tensor that lies elsewhere."""
-        start = view.data_ptr() - self._address
-        return start + view.nbytes if 0 <= start < self.reserved_bytes else 0
+        return self._base
 
     def _destroy(self) -> None:
         for chunk, _ in self._chunks:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from dormouse_worker.model.device.driver import MemoryDriver
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Device(Protocol):

@@ -7,10 +7,12 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-
-import torch
+from typing import TYPE_CHECKING
 
 from dormouse_worker.model.device.driver import CHUNK_BYTES, Chunk, DeviceOutOfMemory, seen_free
+
+if TYPE_CHECKING:
+    import torch
 
 HUGE_PAGE_BYTES = 2 << 20  # copying into fresh 4 KiB pages is bound by page faults, not by memory
 _IS_RESIDENT = b"\1"  # what mincore says of a page
@@ -124,6 +126,8 @@ class HostDriver:
 
     def tensor(self, address: int, num_bytes: int) -> torch.Tensor:
         """See `MemoryDriver`."""
+        import torch
+
         return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
 
     def _resident_bytes(self) -> int:

@@ -11,8 +11,8 @@ import torch
 from dormouse_worker.model.adapters.choose import choose_adder
 from dormouse_worker.model.adapters.rows import AdapterRows
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend, AttentionPlan
+from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput

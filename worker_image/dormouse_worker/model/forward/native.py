@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.hook import PagedContext
 from dormouse_worker.model.attention.interface import AttentionBackend
+from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder

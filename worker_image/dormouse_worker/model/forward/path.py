@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.vision.placed import ImageRows
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ForwardPath(Protocol):

@@ -11,7 +11,8 @@ from typing import overload
 
 import torch
 
-from dormouse_worker.model.lean.decoder import Layer, LeanDecoder
+from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.lean.parts import Layer
 
 Wait = Callable[[Iterable[torch.Tensor]], None]  # returns when the contents of these are there
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,19 +12,13 @@ from torch import nn
 from transformers.activations import SiLUActivation
 
 from dormouse_worker.model.context import AttentionCall
-from dormouse_worker.model.lean.decoder import (
-    Attention,
-    Embedding,
-    GatedMLP,
-    Layer,
-    LeanDecoder,
-    Linear,
-    RMSNorm,
-    Rotary,
-)
+from dormouse_worker.model.lean.decoder import LeanDecoder
+from dormouse_worker.model.lean.parts import Attention, Embedding, GatedMLP, Layer, Linear, RMSNorm, Rotary
+from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
+from dormouse_worker.model.rotary import default_frequencies
 from dormouse_worker.model.vision.rope import rope_axes
 from dormouse_worker.model.vision.text_part import stands_for, text_part
 
@@ -51,13 +45,6 @@ PARTS: Mapping[str, frozenset[str]] = {
     "self_attn": frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}),
     "mlp": frozenset({"gate_proj", "up_proj", "down_proj", "act_fn"}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """Why a model keeps transformers' own forward pass: a clause that goes after 'because'."""
-
-    reason: str
 
 
 def joined_parameters(module: Any) -> list[list[str]]:
@@ -190,11 +177,22 @@ def _layer(layer: Any, call: AttentionCall) -> Layer:
 
 
 def _rotary(module: Any) -> Rotary:
-    inv_freq = module.inv_freq.float()
+    inv_freq = _frequencies(module)
     axes = rope_axes(module)
     return Rotary(
         inv_freq, float(module.attention_scaling), None if axes is None else torch.from_numpy(axes).to(inv_freq.device)
     )
+
+
+def _frequencies(module: Any) -> torch.Tensor:
+    """Return what the module turns by; where that is plain, rounded alike on every machine."""
+    own: torch.Tensor = module.inv_freq.float()
+    rope = getattr(module.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "default" or own.device.type != "cpu":
+        return own
+    plain = torch.from_numpy(default_frequencies(float(rope["rope_theta"]), 2 * len(own)))
+    is_rounded = torch.allclose(plain, own, rtol=1e-6, atol=0) and not torch.equal(plain, own)
+    return plain if is_rounded else own
 
 
 def _norm(module: Any) -> RMSNorm:

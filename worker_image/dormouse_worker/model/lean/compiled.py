@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.lean.decoder import EAGER, Angles, Heads, Layer, LayerParts, LeanDecoder
+from dormouse_worker.model.lean.decoder import EAGER, Angles, Heads, LayerParts, LeanDecoder, angles_of
+from dormouse_worker.model.lean.parts import Layer
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.native.triton_stub import offer
 
@@ -134,7 +135,7 @@ def _run_all(decoder: LeanDecoder, parts: LayerParts, size: int) -> None:
     """Compute every layer once, with zeros in the place of attention."""
     first = decoder.layers[0]
     hidden = first.attention.norm.weight.new_zeros(size, len(first.attention.norm.weight))
-    angles = decoder.rotary.angles(torch.zeros(size, dtype=torch.long, device=hidden.device), hidden.dtype)
+    angles = angles_of(decoder.rotary, torch.zeros(size, dtype=torch.long, device=hidden.device), hidden.dtype)
     for layer in decoder.layers:
         _, _, value = parts.make_heads(layer, hidden, angles)
         attended = value.new_zeros(size, layer.attention.output.weight.shape[1])

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_float
 
-import torch
-
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 
 
@@ -38,6 +36,8 @@ class Exchange:
         False is what ctypes makes of an exception, too.
         """
         try:
+            import torch
+
             numbers = torch.frombuffer((c_float * count).from_address(address), dtype=torch.float32)
             total = self._group.all_reduce(numbers)
             if total is not numbers:

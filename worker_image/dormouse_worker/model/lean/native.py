@@ -1,4 +1,4 @@
-"""A LeanDecoder's pass in one call of our kernels for processors. The decoder itself stays the reference.
+"""A Decoder's pass in one call of our kernels for processors. The decoder itself stays the reference.
 
 It computes with the decoder's tensors where they lie, and only passes whose attention the native backend planned: any
 other, such as one that finds out what layers store, is the decoder's.
@@ -6,34 +6,35 @@ other, such as one that finds out what layers store, is the decoder's.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import Array, c_int64
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.hook import PagedContext
-from dormouse_worker.model.attention.native import MAX_HEAD_SIZE, TYPES, NativePlan, describe_attention
+from dormouse_worker.model.attention.native_plan import TYPES, NativePlan, describe_attention
+from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.input_batch import PackedInput
-from dormouse_worker.model.kv_cache import KVCache, LayerSpec
-from dormouse_worker.model.lean.arriving import find_tensors
-from dormouse_worker.model.lean.build import Unfit
-from dormouse_worker.model.lean.decoder import Embedding, Layer, LeanDecoder, Linear, RMSNorm
+from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.lean.exchange import Exchange
+from dormouse_worker.model.lean.parts import Decoder, Embedding, Layer, Linear, RMSNorm
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.parallel.layers import gather_logits
 from dormouse_worker.model.parallel.shards import Vocabulary
-from dormouse_worker.model.quantized.formats import INT4, INT8, KEPT
 from dormouse_worker.model.scratch import Floats, address_of
+from dormouse_worker.model.tensors import Dtype, Tensor, name_of, pointer_to
 from dormouse_worker.model.vision.placed import Seen
 from dormouse_worker.native import abi
-from dormouse_worker.native.library import Kernels, Missing
+from dormouse_worker.native.library import Kernels
 
-FORMATS = {INT8.name: abi.INT8, INT4.name: abi.INT4, KEPT[1].name: abi.W4_1, KEPT[4].name: abi.W4_4}
+if TYPE_CHECKING:
+    from dormouse_worker.model.adapters.store import AdapterStore
+
+FORMATS = MappingProxyType(  # by the names that `quantized.formats` gives them
+    {"int8": abi.INT8, "int4": abi.INT4, "w4a16/128": abi.W4_1, "w4a16/32": abi.W4_4}
+)
 MAX_STARTS = 4  # of `abi.Lora`
 
 
@@ -52,7 +53,7 @@ class _Bound:
 class NativeDecoder:
     """Computes what `decoder.forward` does. Sums, residual stream and logits are float32 for any weights."""
 
-    def __init__(self, decoder: LeanDecoder, kernels: Kernels, adapters: AdapterStore | None = None) -> None:
+    def __init__(self, decoder: Decoder, kernels: Kernels, adapters: AdapterStore | None = None) -> None:
         """`adapters` are those whose slots the decoder's maps know."""
         self._decoder = decoder
         self._adapters = adapters
@@ -112,8 +113,8 @@ class NativeDecoder:
         batch.rope = None if packed.rope is None else address_of(packed.rope)
         hidden = self._receive(size[0], group) if seen is None else seen.embedded.float()  # is overwritten
         deep = None if seen is None or seen.deep is None else seen.deep.float()
-        batch.deep, batch.num_deep = (None, 0) if deep is None else (deep.data_ptr(), len(deep))
-        batch.hidden = None if hidden is None else hidden.data_ptr()
+        batch.deep, batch.num_deep = (None, 0) if deep is None else (pointer_to(deep), len(deep))
+        batch.hidden = None if hidden is None else pointer_to(hidden)
         batch.logits = address_of(scratch.logits)
         batch.lora_slots = None if packed.lora_slots is None else address_of(packed.lora_slots)
         batch.workspace = scratch.workspace_address
@@ -126,11 +127,13 @@ class NativeDecoder:
         vocabulary = self._decoder.vocabulary
         return scratch.logits if vocabulary is None else _gather(scratch.logits, vocabulary, group)
 
-    def _receive(self, num_tokens: int, group: Communicator) -> torch.Tensor | None:
+    def _receive(self, num_tokens: int, group: Communicator) -> Tensor | None:
         """Return the stages' hidden states, [T, H], which the pass changes; None = there is one stage."""
         decoder = self._decoder
         if decoder.embedding is not None and decoder.head is not None:
             return None
+        import torch
+
         hidden = torch.empty(num_tokens, len(decoder.layers[0].attention.norm.weight))  # new: the last may be under way
         return hidden if decoder.embedding is not None else group.receive(hidden)
 
@@ -149,68 +152,32 @@ class NativeDecoder:
 
 def _recorded() -> AbstractContextManager[object]:
     """Name the pass in a trace, which shows torch's operations alone; it would take 10 µs where nobody traces."""
-    is_traced = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # noqa: SLF001  nobody else tells
+    torch: Any = sys.modules.get("torch")  # who has not imported it traces nothing
+    is_traced = torch is not None and torch.autograd._profiler_enabled()  # noqa: SLF001  nobody else tells
     return torch.profiler.record_function("dormouse::forward") if is_traced else nullcontext()
 
 
-def build_native(
-    decoder: LeanDecoder,
-    layers: tuple[LayerSpec, ...],
-    kernels: Kernels | Missing,
-    adapters: AdapterStore | None = None,
-) -> NativeDecoder | Unfit:
-    """Return who computes the decoder's passes with our kernels, or why nobody does."""
-    if isinstance(kernels, Missing):
-        return Unfit(kernels.reason)
-    reason = next(_misfits(decoder, layers), None)
-    return NativeDecoder(decoder, kernels, adapters) if reason is None else Unfit(reason)
-
-
-def _misfits(decoder: LeanDecoder, layers: tuple[LayerSpec, ...]) -> Iterator[str]:
-    tensors = list(find_tensors((decoder.embedding, tuple(decoder.layers), decoder.norm, decoder.head)))
-    numbers = {id(tensor) for part in _quantized(decoder) for tensor in (part.weight, part.scale)}
-    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors if id(tensor) not in numbers}
-    if len(dtypes) > 1 or _dtype(decoder) not in TYPES:
-        yield f"the weights are {' and '.join(sorted(dtypes))}, and the kernels read float32 or bfloat16"
-    if any(tensor.device.type != "cpu" for tensor in tensors):
-        yield "the model is not on the processor"
-    if not all(tensor.is_contiguous() for tensor in tensors):
-        yield "its weights do not lie densely"
-    heads = {(layer.attention.num_heads, layer.attention.num_kv_heads) for layer in decoder.layers}
-    sizes = {size for layer in layers for size in (layer.key_size, layer.value_size)}
-    if len(heads) > 1 or len(sizes) > 1:
-        yield "its layers have heads of different numbers or sizes"
-    if max(sizes) > MAX_HEAD_SIZE or any(size % 2 for size in sizes):
-        yield f"its heads have {max(sizes)} numbers, and the kernels take even sizes up to {MAX_HEAD_SIZE}"
-    calls = [layer.attention.call for layer in decoder.layers]
-    if any(call.soft_cap is not None or call.sinks is not None for call in calls):
-        yield "its attention has soft caps or sinks"
-
-
-def _quantized(decoder: LeanDecoder) -> Iterator[Linear | Embedding]:
-    """Yield the parts whose weights are of fewer bits."""
-    for part in (decoder.embedding, decoder.head, *(part for layer in decoder.layers for part in layer.maps)):
-        if part is not None and part.scale is not None:
-            yield part
-
-
-def _dtype(decoder: LeanDecoder) -> torch.dtype:
+def computed_dtype(decoder: Decoder) -> Dtype:
     """Return what the model computes in, whatever its weights are."""
     return decoder.layers[0].attention.norm.weight.dtype
 
 
 def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floats:
     """Return all ranks' logits side by side."""
+    import torch
+
+    from dormouse_worker.model.parallel.layers import gather_logits
+
     gathered: Floats = gather_logits(torch.from_numpy(logits), vocabulary, group).contiguous().numpy()
     return gathered
 
 
-def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -> abi.Model:
+def _model(decoder: Decoder, layers: Array[abi.Layer], exchange: Exchange) -> abi.Model:
     mlp = decoder.layers[0].mlp
     vocabulary, embedding, head = decoder.vocabulary, decoder.embedding, decoder.head
     num_embedded = 0 if embedding is None else len(embedding.weight)
     return abi.Model(
-        dtype=TYPES[_dtype(decoder)],
+        dtype=TYPES[name_of(computed_dtype(decoder))],
         num_layers=len(layers),
         hidden_size=len(mlp.norm.weight),
         intermediate_size=len(mlp.gate_up.weight) // 2,
@@ -221,16 +188,16 @@ def _model(decoder: LeanDecoder, layers: Array[abi.Layer], exchange: Exchange) -
         leads=_leads(decoder),
         sum_up=abi.SumUp() if vocabulary is None else abi.SumUp(exchange.sum_up),
         embedding=_linear(None if embedding is None else _looked_up(embedding)),
-        inv_freq=decoder.rotary.inv_freq.data_ptr(),
+        inv_freq=pointer_to(decoder.rotary.inv_freq),
         attention_factor=decoder.rotary.attention_factor,
-        axes=None if decoder.rotary.axes is None else decoder.rotary.axes.data_ptr(),
+        axes=None if decoder.rotary.axes is None else pointer_to(decoder.rotary.axes),
         norm=_norm(decoder.norm),
         head=_linear(head),
         layers=layers,
     )
 
 
-def _leads(decoder: LeanDecoder) -> bool:
+def _leads(decoder: Decoder) -> bool:
     """Return whether this rank brings to sums what the ranks of its stage must not bring twice."""
     return decoder.vocabulary is None or decoder.vocabulary.layout.tensor_rank == 0
 
@@ -262,10 +229,10 @@ def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
         return abi.Linear()
     bias = linear.bias if has_bias else None
     return abi.Linear(
-        weight=linear.weight.data_ptr(),
-        bias=None if bias is None else bias.data_ptr(),
+        weight=pointer_to(linear.weight),
+        bias=None if bias is None else pointer_to(bias),
         format=abi.PLAIN if linear.format is None else FORMATS[linear.format.name],
-        scales=None if linear.scale is None else linear.scale.data_ptr(),
+        scales=None if linear.scale is None else pointer_to(linear.scale),
     )
 
 
@@ -277,7 +244,7 @@ def _lora(linear: Linear) -> abi.Lora:
     if (lora := linear.lora) is None:
         return abi.Lora()
     starts = (c_int64 * MAX_STARTS)(*lora.starts)
-    return abi.Lora(lora.a[0].data_ptr(), lora.b[0].data_ptr(), starts, len(lora.starts) - 1)
+    return abi.Lora(pointer_to(lora.a[0]), pointer_to(lora.b[0]), starts, len(lora.starts) - 1)
 
 
 def _add_adapters(model: abi.Model, adapters: AdapterStore | None) -> None:
@@ -287,4 +254,4 @@ def _add_adapters(model: abi.Model, adapters: AdapterStore | None) -> None:
 
 
 def _norm(norm: RMSNorm | None) -> abi.Norm:
-    return abi.Norm(None, 0.0) if norm is None else abi.Norm(norm.weight.data_ptr(), norm.eps)
+    return abi.Norm(None, 0.0) if norm is None else abi.Norm(pointer_to(norm.weight), norm.eps)

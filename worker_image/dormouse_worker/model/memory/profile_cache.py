@@ -12,11 +12,10 @@ import logging
 import os
 import platform
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-import torch
-import transformers
 
 from dormouse_api import __version__
 from dormouse_worker.model.memory.arithmetic import Measured, gib
@@ -91,7 +90,7 @@ def software_versions() -> tuple[str, ...]:
     """Return the versions of what decides how much memory a worker takes."""
     kernels = load_kernels()
     native = "" if isinstance(kernels, Missing) else f"{kernels.name} {digest()}"
-    return __version__, str(torch.__version__), transformers.__version__, platform.python_version(), native
+    return __version__, version("torch"), version("transformers"), platform.python_version(), native
 
 
 def find_difference(

@@ -18,7 +18,6 @@ from dormouse_worker.engine.batch import Batch
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.memory.arithmetic import Limit, Measured, make_report
-from dormouse_worker.model.memory.meters import Meter
 from dormouse_worker.model.memory.profile import profile_batches
 from dormouse_worker.model.memory.profile_cache import (
     ProfileCache,
@@ -27,6 +26,7 @@ from dormouse_worker.model.memory.profile_cache import (
     find_difference,
     software_versions,
 )
+from dormouse_worker.model.memory.resident import Meter
 
 logger = logging.getLogger(__name__)
 

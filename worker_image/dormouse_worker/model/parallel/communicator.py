@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from dormouse_worker.common.layout import Layout
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Communicator(Protocol):
@@ -67,7 +68,11 @@ class Alone:
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Communicator`."""
-        return tensor if self.layout.tensor == 1 else torch.cat([tensor] * self.layout.tensor, -1)
+        if self.layout.tensor == 1:
+            return tensor
+        import torch
+
+        return torch.cat([tensor] * self.layout.tensor, -1)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Communicator`."""

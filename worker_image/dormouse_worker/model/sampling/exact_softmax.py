@@ -8,14 +8,12 @@ sums of whole numbers do not depend on their order. A sequence that moves from a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from dormouse_worker.model.sampling.gather import float32_factors, tensor_beside
+from dormouse_worker.model.sampling.factors import factors_of
+from dormouse_worker.model.sampling.gather import tensor_beside
 
 BLOCK = 256  # ids whose masses are added up together
 _MASS = 2.0**40  # of the likeliest token; a vocabulary of 2²² tokens adds up to less than 2⁶³
@@ -26,11 +24,6 @@ _MANTISSA_BITS = 23
 _POLYNOMIAL = tuple(
     map(float.fromhex, ("0x1.5bba08p-10", "0x1.3cea8ap-7", "0x1.c6b754p-5", "0x1.ebf9bcp-3", "0x1.62e42ap-1", "0x1p0"))
 )
-
-
-def factors_of(temperatures: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Return what differences of scores are multiplied with: log2(e) / temperature. All above 0."""
-    return float32_factors([math.log2(math.e) / temperature for temperature in temperatures])
 
 
 def weigh(scores: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dormouse_worker.model.sampling.sampling_row import TokenIds
 
-_FLOAT32 = np.finfo(np.float32)
+if TYPE_CHECKING:
+    import torch
 
 
 def take_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
@@ -46,6 +46,8 @@ def on_host_for(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
     torch gives a pinned buffer to nobody else before the copies out of it have ended, so nobody waits here.
     """
+    import torch
+
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
@@ -53,9 +55,3 @@ def on_host_for(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 def tensor_beside(array: npt.NDArray[Any], other: torch.Tensor) -> torch.Tensor:
     """Return the array as a tensor on the other's device; see `to_device`."""
     return to_device(array, other.device)
-
-
-def float32_factors(values: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Return positive factors as float32 numbers that are neither 0 nor infinite: x * f and x / f are never NaN."""
-    factors: npt.NDArray[np.float32] = np.clip(np.array(values), _FLOAT32.tiny, _FLOAT32.max).astype(np.float32)
-    return factors

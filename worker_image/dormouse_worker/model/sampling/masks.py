@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.sampling.gather import flat_cells, row_index, take_rows, tensor_beside
-from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
+from dormouse_worker.model.sampling.rules import FORBIDDEN, bad_word_endings
+from dormouse_worker.model.sampling.sampling_row import SamplingRow
 
-FORBIDDEN = float("-inf")
 _RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
 
 
@@ -89,16 +89,6 @@ def add_bias(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     if biases:
         cells = torch.tensor([i * vocab_size + token_id for i, token_id, _ in biases], device=scores.device)
         scores.view(-1)[cells] += scores.new_tensor([bias for _, _, bias in biases])
-
-
-def bad_word_endings(bad_words: Sequence[Sequence[int]], output_token_ids: TokenIds) -> list[int]:
-    """Return the last token of every word whose other tokens are the end of the output.
-
-    As in vLLM the prompt does not count: a word that it began may be completed.
-    """
-    longest = max(len(word) for word in bad_words)
-    tail = tuple(output_token_ids[max(0, len(output_token_ids) - longest + 1) :])
-    return [word[-1] for word in bad_words if word and tuple(word[:-1]) == tail[max(0, len(tail) - len(word) + 1) :]]
 
 
 def _bound_ones(rows: Sequence[SamplingRow], scores: torch.Tensor) -> torch.Tensor:

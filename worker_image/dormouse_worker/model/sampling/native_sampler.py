@@ -11,8 +11,7 @@ import numpy.typing as npt
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.sampling import has_penalties
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.sampling.exact_softmax import factors_of
-from dormouse_worker.model.sampling.gather import float32_factors
+from dormouse_worker.model.sampling.factors import factors_of, float32_factors
 from dormouse_worker.model.sampling.sampling_row import Bits
 from dormouse_worker.model.scratch import ALIGNMENT_BYTES, Floats, address_of
 from dormouse_worker.native import abi

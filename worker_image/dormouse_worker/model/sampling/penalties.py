@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from dormouse_worker.model.sampling.gather import flat_cells, float32_factors, tensor_beside
+from dormouse_worker.model.sampling.factors import float32_factors
+from dormouse_worker.model.sampling.gather import flat_cells, tensor_beside
 from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
 
 _LARGEST = torch.finfo(torch.float32).max

@@ -34,7 +34,6 @@ from dormouse_worker.model.sampling.filters import least_weights
 from dormouse_worker.model.sampling.gather import row_index, take_rows
 from dormouse_worker.model.sampling.logprobs import prompt_logprobs, sampled_logprobs
 from dormouse_worker.model.sampling.masks import (
-    FORBIDDEN,
     add_bias,
     allow_only,
     forbid_bad_words,
@@ -44,6 +43,7 @@ from dormouse_worker.model.sampling.masks import (
 from dormouse_worker.model.sampling.native_sampler import NativeSampler, describe_draws
 from dormouse_worker.model.sampling.penalties import penalize_presence_and_frequency, penalize_repetition
 from dormouse_worker.model.sampling.philox import uniforms
+from dormouse_worker.model.sampling.rules import FORBIDDEN
 from dormouse_worker.model.sampling.sampling_row import Choice, SamplingRow
 
 __all__ = ["Choice", "SamplingRow", "are_chosen_finite", "choose", "prompt_logprobs", "sample"]

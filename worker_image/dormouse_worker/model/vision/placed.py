@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from dormouse_worker.common.images import ImageInput
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def place(images: Sequence[ImageInput], start: int, end: int, at: int) -> Iterat
 
 def put_rows(embedded: torch.Tensor, images: Sequence[ImageRows]) -> Seen:
     """Write the images' rows, at least one's, into embedded tokens [T, H], in place."""
+    import torch
+
     size = embedded.shape[1]
     num_deep = images[0].rows.shape[1] // size - 1
     deep = embedded.new_zeros(num_deep, *embedded.shape) if num_deep else None

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-import torch
-
 from dormouse_worker.common.errors import InsufficientMemory, ModelChanged
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory, MemoryDriver
 from dormouse_worker.model.memory.arithmetic import gib
+from dormouse_worker.model.tensors import Tensor, pointer_to
 from dormouse_worker.model.weights.arrival import Tell
 from dormouse_worker.model.weights.source import Contents, refusing_odd, with_extras
 from dormouse_worker.model.weights.streaming import num_threads, stream
 from dormouse_worker.model.weights.windows import Window, cut_windows
 
-Place = Callable[[int, Window], torch.Tensor]  # where in host memory the n-th thread reads a window to
+Place = Callable[[int, Window], Tensor]  # where in host memory the n-th thread reads a window to
 
 
 class Filling:
@@ -56,16 +55,16 @@ class Filling:
         with closing(Arena("staging", memory, num_threads(self.windows) * self._window_bytes)) as staging:
             _take(staging)
 
-            def place(thread: int, window: Window) -> torch.Tensor:
+            def place(thread: int, window: Window) -> Tensor:
                 start = thread * self._window_bytes
                 return bytes_of(staging, start, start + window.end - window.start)
 
             return self._stream(arena, place, tell)
 
     def _stream(self, arena: Arena, place: Place, tell: Tell) -> dict[str, int]:
-        def deliver(window: Window, read: torch.Tensor) -> None:
+        def deliver(window: Window, read: Tensor) -> None:
             target = bytes_of(arena, window.start, window.end)
-            if read.data_ptr() != target.data_ptr():
+            if pointer_to(read) != pointer_to(target):
                 self._device.copy(target, read)
 
         contents = self._contents
@@ -75,9 +74,9 @@ class Filling:
             return stream(self.windows, with_extras(read, contents.extras), place, deliver, tell)
 
 
-def bytes_of(arena: Arena, start: int, end: int) -> torch.Tensor:
+def bytes_of(arena: Arena, start: int, end: int) -> Tensor:
     """Return the bytes [start, end) of a mapped arena, uint8."""
-    return arena.tensor(start, (end - start,), torch.uint8)
+    return arena.bytes(start, end)
 
 
 def _take(staging: Arena) -> None:

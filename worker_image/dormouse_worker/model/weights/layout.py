@@ -6,12 +6,14 @@ arena   | embedding | q k v |pad| o | gate up | down |pad| ... | buffers |
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES
+from dormouse_worker.model.tensors import Dtype, Tensor
+
+PART = "/"  # stands between a tensor's name and that of a part of it; no module's name has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,12 @@ class Slot:
     name: str
     offset: int  # bytes from the start of the arena
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: Dtype
 
     @property
     def num_bytes(self) -> int:
         """Return the tensor's size."""
-        return self.dtype.itemsize * torch.Size(self.shape).numel()
+        return int(self.dtype.itemsize) * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +40,22 @@ class WeightLayout:
     num_bytes: int
 
 
-def plan_layout(tensors: Iterable[tuple[str, torch.Tensor]], joined: Sequence[Sequence[str]] = ()) -> WeightLayout:
+def plan_layout(
+    tensors: Iterable[tuple[str, Tensor]],
+    joined: Sequence[Sequence[str]] = (),
+    *,
+    identify: Callable[[Tensor], object] | None = None,
+) -> WeightLayout:
     """Return the layout of contiguous tensors, in the order in which they come; meta tensors will do.
 
     `joined` names tensors that shall lie behind each other without a gap, so that one view spans them; such a group
-    stands where its first member would. Tensors with one identity (or one address) are one.
+    stands where its first member would. Tensors with one identity are one; None = see `identity`.
     """
-    by_name: dict[str, torch.Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_names: dict[object, str] = {}
     for name, tensor in tensors:
-        first = first_names.setdefault(identity(tensor), name)
+        first = first_names.setdefault((identify or identity)(tensor), name)
         if first == name:
             by_name[name] = tensor
         else:
@@ -68,7 +75,7 @@ def plan_layout(tensors: Iterable[tuple[str, torch.Tensor]], joined: Sequence[Se
     return WeightLayout(tuple(slots), aliases, end)
 
 
-def identity(tensor: torch.Tensor) -> object:
+def identity(tensor: Tensor) -> object:
     """Return what two names of one tensor have in common. Tensors without data are themselves."""
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return id(tensor)

@@ -14,15 +14,14 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.files.sharded_files import make_metadata, shard_name
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
-from dormouse_worker.model.weights.layout import Slot
-from dormouse_worker.model.weights.reader import STORED_DTYPES
-from dormouse_worker.model.weights.skeleton import PART
+from dormouse_worker.model.tensors import FILE_TYPES, as_array, name_of
+from dormouse_worker.model.weights.layout import PART, Slot
 from dormouse_worker.model.weights.store import WeightStore
 
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # what a worker reads beside the weights
 _INDEX_SUFFIX = ".safetensors.index.json"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NAMES = {dtype: name for name, dtype in STORED_DTYPES.items()}
+_NAMES = {name: stored for stored, name in FILE_TYPES.items()}
 _HEADER_ALIGNMENT = 8
 
 Write = Callable[[int, memoryview], int]
@@ -144,16 +143,16 @@ def check_shard(files: ModelFiles, slots: Mapping[str, Slot]) -> None:
         stored = files.tensors.get(name)
         if stored is None:
             raise ModelInvalid(f"{files.path}: {name}, which config.json asks for, is not in the sharded state")
-        if (STORED_DTYPES.get(stored.dtype), stored.shape) != (slot.dtype, slot.shape):
+        if (FILE_TYPES.get(stored.dtype), stored.shape) != (name_of(slot.dtype), slot.shape):
             raise ModelInvalid(
-                f"{stored.file}: {name} is {stored.dtype} {list(stored.shape)}, {_NAMES.get(slot.dtype)} "
+                f"{stored.file}: {name} is {stored.dtype} {list(stored.shape)}, {_NAMES.get(name_of(slot.dtype))} "
                 f"{list(slot.shape)} is needed; set the dtype that it was saved with, or use load_format auto"
             )
 
 
 def _storable(store: WeightStore) -> list[Slot]:
     for slot in store.stored_slots:
-        if PART in slot.name or slot.dtype not in _NAMES:
+        if PART in slot.name or name_of(slot.dtype) not in _NAMES:
             raise InvalidArgument(
                 f"{slot.name} is {slot.dtype}: quantized models have no sharded state; their checkpoint is as small"
             )
@@ -192,7 +191,7 @@ def _header(slots: list[Slot], metadata: dict[str, str]) -> bytes:
     end = 0
     for slot in slots:
         start, end = end, end + slot.num_bytes
-        header[slot.name] = {"dtype": _NAMES[slot.dtype], "shape": slot.shape, "data_offsets": (start, end)}
+        header[slot.name] = {"dtype": _NAMES[name_of(slot.dtype)], "shape": slot.shape, "data_offsets": (start, end)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
@@ -207,7 +206,7 @@ def _write_file(file: Path, header: bytes, store: WeightStore, slots: list[Slot]
                 start = piece.slot.offset + piece.start - window.start
                 if piece.slot.name in wanted:
                     part = contents[start : start + piece.end - piece.start]
-                    _write_all(stream.fileno(), memoryview(part.numpy()), write)  # type: ignore[arg-type]
+                    _write_all(stream.fileno(), memoryview(as_array(part)), write)
         os.fsync(stream.fileno())
 
 

@@ -17,8 +17,7 @@ from torch import nn
 
 from dormouse_worker.model.slim_imports import replaced, without_compiler
 from dormouse_worker.model.weights.kind import ModelKind
-
-PART = "/"  # stands between a tensor's name and that of a part of it; no module's name has it
+from dormouse_worker.model.weights.layout import PART
 
 
 @dataclass(frozen=True, slots=True)

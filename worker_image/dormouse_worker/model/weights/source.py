@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.model.finite import are_finite
+from dormouse_worker.model.tensors import Tensor, as_floats, bytes_of
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 
-Read = Callable[[Slot, int, int, torch.Tensor], None]
+if TYPE_CHECKING:
+    import torch
+
+Read = Callable[[Slot, int, int, Tensor], None]
 
 
 class WeightSource(Protocol):
@@ -70,12 +75,12 @@ class LoadReport:
 def with_extras(read: Read, extras: Mapping[str, torch.Tensor]) -> Read:
     """Return a `read` that takes tensors which no source has, such as buffers that are computed, from host memory."""
 
-    def read_any(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
+    def read_any(slot: Slot, start: int, end: int, target: Tensor) -> None:
         extra = extras.get(slot.name)
         if extra is None:
             read(slot, start, end, target)
         else:
-            target.copy_(as_bytes(extra)[start:end])
+            target[:] = as_bytes(extra)[start:end]
 
     return read_any
 
@@ -86,18 +91,18 @@ def refusing_odd(read: Read, contents: Contents) -> Read:
     No model is trained to that: a damaged file says it, or a number that is too large for the type it is loaded as.
     """
 
-    def read_finite(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
+    def read_finite(slot: Slot, start: int, end: int, target: Tensor) -> None:
         read(slot, start, end, target)
         if not are_finite(target, slot.dtype):
-            _refuse(slot, target.view(slot.dtype), start // slot.dtype.itemsize, contents)
+            _refuse(slot, as_floats(target, slot.dtype), start // slot.dtype.itemsize, contents)
 
     return read_finite
 
 
-def _refuse(slot: Slot, numbers: torch.Tensor, first: int, contents: Contents) -> None:
+def _refuse(slot: Slot, numbers: npt.NDArray[Any], first: int, contents: Contents) -> None:
     """Raise ModelInvalid for the first number that is not allowed; numbers [n] begin with the tensor's `first`."""
-    is_odd = numbers.isnan() if slot.name in contents.may_be_infinite else ~numbers.isfinite()
-    odd = is_odd.nonzero()
+    is_odd = np.isnan(numbers) if slot.name in contents.may_be_infinite else ~np.isfinite(numbers)
+    odd = np.flatnonzero(is_odd)
     if len(odd):
         index = int(odd[0])
         raise ModelInvalid(
@@ -106,6 +111,6 @@ def _refuse(slot: Slot, numbers: torch.Tensor, first: int, contents: Contents) -
         )
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def as_bytes(tensor: torch.Tensor) -> Tensor:
     """Return the tensor as uint8 [n]; a view if it is contiguous."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return bytes_of(tensor.detach().contiguous())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-
-import torch
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.common.errors import InsufficientMemory, WeightsDamaged
@@ -14,6 +12,7 @@ from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory.arithmetic import gib
+from dormouse_worker.model.tensors import Tensor
 from dormouse_worker.model.weights.arrival import Arrival, Tell
 from dormouse_worker.model.weights.filling import Filling, bytes_of
 from dormouse_worker.model.weights.layout import Slot
@@ -114,17 +113,23 @@ class WeightStore:
         self.settle()
         return LoadReport(self.num_bytes, clock() - started_s, load_format, self._contents.source.path)
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> Tensor:
         """Return the view that is the tensor of this name. Only while the memory is mapped."""
         slot = self._slots[self.layout.aliases.get(name, name)]
-        return self._arena.tensor(slot.offset, slot.shape or (1,), slot.dtype).view(slot.shape)
+        return self._arena.tensor(slot.offset, slot.shape, slot.dtype)
 
-    def iter_host(self) -> Iterator[tuple[Window, torch.Tensor]]:
+    def span(self, names: Sequence[str]) -> Tensor:
+        """Return one view of tensors that lie behind each other, joined along their first dimension."""
+        first, *others = (self._slots[name] for name in names)
+        num_rows = first.shape[0] + sum(slot.shape[0] for slot in others)
+        return self._arena.tensor(first.offset, (num_rows, *first.shape[1:]), first.dtype)
+
+    def iter_host(self) -> Iterator[tuple[Window, Tensor]]:
         """Yield every window with its contents in host memory, uint8, valid until the next. Only while awake."""
         host = self._arena if self._copy is None else self._copy
-        staging = torch.empty(0 if host.is_mapped else self._window_bytes, dtype=torch.uint8)
+        staging = None if host.is_mapped else bytes_of(self._arena, 0, 0).new_empty(self._window_bytes, device="cpu")
         for window in self._filling.windows:
-            if host.is_mapped:
+            if staging is None:
                 yield window, bytes_of(host, window.start, window.end)
             else:
                 contents = staging[: window.end - window.start]
@@ -221,7 +226,7 @@ class WeightStore:
         """See `SleepPart`."""
         return self._arrival is not None
 
-    def wait_for(self, tensors: Iterable[torch.Tensor]) -> None:
+    def wait_for(self, tensors: Iterable[Tensor]) -> None:
         """Return when the contents of these views are there. Raises what `arrive` would."""
         if self._arrival is not None:
             self._arrival.wait_for(max(map(self._arena.end_of, tensors), default=0))
@@ -289,7 +294,7 @@ class WeightStore:
 
     def _checksum(self, name: str) -> int:
         slot = self._slots[name]
-        return checksum(self._arena.tensor(slot.offset, (slot.num_bytes,), torch.uint8))
+        return checksum(self._arena.bytes(slot.offset, slot.offset + slot.num_bytes))
 
 
 def _ignore(_: int) -> None:

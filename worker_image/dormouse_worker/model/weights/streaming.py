@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
 from dormouse_worker.model.checksum import BLOCK_BYTES, checksum, combine
+from dormouse_worker.model.tensors import Tensor
 from dormouse_worker.model.weights.arrival import Tell
 from dormouse_worker.model.weights.source import Read
 from dormouse_worker.model.weights.windows import Piece, Window
@@ -77,8 +76,8 @@ def num_threads(windows: Sequence[Window]) -> int:
 def stream(
     windows: Sequence[Window],
     read: Read,
-    place: Callable[[int, Window], torch.Tensor],
-    deliver: Callable[[Window, torch.Tensor], None],
+    place: Callable[[int, Window], Tensor],
+    deliver: Callable[[Window, Tensor], None],
     tell: Tell,
 ) -> dict[str, int]:
     """Read and deliver all windows; return the checksum of each tensor by its name.
@@ -111,13 +110,13 @@ def stream(
     return course.checksums()
 
 
-def _read_window(read: Read, window: Window, target: torch.Tensor) -> list[int]:
+def _read_window(read: Read, window: Window, target: Tensor) -> list[int]:
     return [
         _read_piece(read, piece, target[piece.slot.offset + piece.start - window.start :]) for piece in window.pieces
     ]
 
 
-def _read_piece(read: Read, piece: Piece, target: torch.Tensor) -> int:
+def _read_piece(read: Read, piece: Piece, target: Tensor) -> int:
     """Read and sum up block by block: each is still in the processor's cache when it is summed up."""
     parts = []
     for start in range(piece.start, piece.end, BLOCK_BYTES):
