@@ -52,7 +52,7 @@ def test_it_reports_what_fits_and_what_it_loaded(engine):
 
 
 def test_one_that_waits_imports_all_that_loading_needs_and_ends_when_nobody_wants_it(model):
-    settings = EngineSettings(model=str(model), threads=1)
+    settings = EngineSettings(model=str(model), engine_runtime="torch", threads=1)
     check = (
         "import atexit, sys\nfrom dormouse_worker.engine_process import main\n"
         "heavy = {'transformers.models.llama.modeling_llama', 'dormouse_worker.model.loader'}\n"
@@ -159,7 +159,8 @@ def test_it_ends_with_a_code_of_its_own_when_two_forward_passes_in_a_row_fail(mo
 
 
 def test_an_unfinished_profile_is_written_when_the_front_hangs_up(model, tmp_path):
-    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    sizes = {"kv_cache_memory_bytes": 1 << 20, "block_size": 4, "threads": 1}
+    settings = EngineSettings(model=str(model), engine_runtime="torch", **sizes)
     client = EngineClient(settings, tmp_path / "engine.sock")
     client.wait_for(State.PROFILED)
     assert client.command(StartProfile(str(tmp_path / "traces"))).error_reason == ""

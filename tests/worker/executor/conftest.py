@@ -10,7 +10,7 @@ import pytest
 from dormouse_worker.common.host import freeze_garbage_collector
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing import make_fake_worker, make_worker
-from dormouse_worker.executor.worker import rank_worker
+from dormouse_worker.executor.worker import bare_worker, rank_worker
 from dormouse_worker.model.testing import write_tiny_model
 
 
@@ -24,8 +24,9 @@ def lasting_libraries():
     gc.collect()
     freeze_garbage_collector()
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
-            patch.setattr(rank_worker, name, lambda: None)
+        for module in (rank_worker, bare_worker):
+            for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
+                patch.setattr(module, name, lambda: None)
         yield
 
 

@@ -19,11 +19,13 @@ from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.executor.worker.wrapper import BARE_CLASS
 
 WORKERS = {
     "cpu": "dormouse_worker.executor.worker.cpu_worker.CpuWorker",
     "own memory": "dormouse_worker.executor.testing.FakeDeviceWorker",
 }
+EVERY_WORKER = {**WORKERS, "no torch": BARE_CLASS}
 PROMPTS = ([*range(10, 35)], [*range(90, 131)])  # six blocks and a token, ten and one: what the golden pass writes to
 
 
@@ -49,7 +51,12 @@ class SleepingRank:
     """
 
     def __init__(self, directory, worker, *, keeps, starts=True, **settings):
-        fields = {"keep_prefix_cache": keeps, "worker_cls": WORKERS[worker], "max_num_batched_tokens": 64, **settings}
+        fields = {
+            "keep_prefix_cache": keeps,
+            "worker_cls": EVERY_WORKER[worker],
+            "max_num_batched_tokens": 64,
+            **settings,
+        }
         self.keeps = keeps
         self._sent, self._numbers = [], itertools.count()
         executor = SingleProcessExecutor(make_settings(directory, **fields), {}, Host())

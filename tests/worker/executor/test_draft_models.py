@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.executor import draft_kit
 from tests.worker.executor.sleeping_rank import SleepingRank
-from tests.worker.executor.test_drafts import ASKED, WAYS, Asking, corrupt, count, same_but_rounding
+from tests.worker.executor.test_drafts import ASKED, WAYS_WITH_TORCH, Asking, corrupt, count, same_but_rounding
 
 KINDS = ("same", "shortened", "ignorant", "broken")
 
@@ -33,10 +33,10 @@ def ask(directory, drafter, **settings):
     return Asking(directory, "draft", speculation_model=str(drafter), **settings)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS_WITH_TORCH)
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_any_draft_model_every_kind_of_sampling_says_the_same(tiny_model, drafters, truth, kind, way):
-    asking = ask(tiny_model, drafters[kind], **WAYS[way])
+    asking = ask(tiny_model, drafters[kind], **WAYS_WITH_TORCH[way])
     for together in (True, False):
         said, told = asking.say(ASKED, together=together)
         same_but_rounding(said, truth)

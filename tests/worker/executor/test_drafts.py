@@ -9,11 +9,12 @@ from dormouse_worker.common.ipc import AddRequest, StepOutputs
 from dormouse_worker.engine.testing import make_sampling
 from tests.worker.executor.sleeping_rank import SleepingRank
 
-WAYS = {
+WAYS_WITH_TORCH = {
     "our kernels": {},
     "torch": {"attention_backend": "sdpa"},
     "tokens promised": {"worker": "own memory"},
 }
+WAYS = {**WAYS_WITH_TORCH, "no torch": {"worker": "no torch"}}
 PERIOD = [*range(40, 52)] * 3  # a prompt in which runs come again
 ASKED = [
     {"temperature": 0.0},

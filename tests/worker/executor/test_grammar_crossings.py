@@ -20,7 +20,7 @@ ASKED = [
     ({"frequency_penalty": 0.7, "seed": 2}, schema({"const": {"name": "fixed", "list": [1, 2, 3]}})),
     ({"temperature": 1.0, "seed": 6}, grammar("regex", "([ab]{4}-){9}end")),
 ]
-WORKERS = ("cpu", "own memory")
+WORKERS = ("cpu", "own memory", "no torch")
 
 
 def make(directory, worker="cpu", **settings):

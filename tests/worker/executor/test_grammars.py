@@ -19,6 +19,7 @@ WAYS = {
     "our kernels": {},
     "torch": {"attention_backend": "sdpa"},
     "tokens promised": {"worker": "own memory"},
+    "no torch": {"worker": "no torch"},
 }
 WORD = {"type": "string", "pattern": "^[a-z]{1,4}$"}
 DIGIT = {"type": "integer", "minimum": 0, "maximum": 99}

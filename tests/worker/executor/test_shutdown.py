@@ -47,7 +47,8 @@ def model(tmp_path):
 
 
 def start(model):
-    settings = EngineSettings(model=str(model), kv_cache_memory_bytes=8 << 20, max_num_batched_tokens=16, threads=1)
+    sizes = {"kv_cache_memory_bytes": 8 << 20, "max_num_batched_tokens": 16, "threads": 1}
+    settings = EngineSettings(model=str(model), engine_runtime="torch", **sizes)
     executor = SingleProcessExecutor(settings, {}, Host())
     executor.init_device()
     return executor

@@ -61,7 +61,7 @@ def test_every_verb_reaches_the_worker(tmp_path):
 
 @pytest.mark.parametrize("ending", ["stop_profile", "sleep", "shutdown"])
 def test_a_profile_is_written_when_it_is_stopped_and_before_a_sleep_or_the_end(tmp_path, ending):
-    executor = make_executor(model=str(write_tiny_model(tmp_path / "model")))
+    executor = make_executor(model=str(write_tiny_model(tmp_path / "model")), engine_runtime="torch")
     executor.init_device()
     executor.load_model()
     executor.initialize_cache(*executor.determine_num_available_blocks())

@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from dormouse_worker.common.commands import KV_CACHE, TAGS, WEIGHTS
-from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, SleepingRank
+from tests.worker.executor.sleeping_rank import EVERY_WORKER, PROMPTS, WORKERS, SleepingRank
 
 SHARES = ((WEIGHTS,), (KV_CACHE,), TAGS)
 ORDERS = list(itertools.product((1, 2), SHARES))
-KINDS = list(itertools.product(WORKERS, (False, True)))
+KINDS = list(itertools.product(EVERY_WORKER, (False, True)))
 TWICE = [  # half of them: each order first and second, taken back and not; random orders below cover more
     pytest.param(*orders, takes_back, marks=() if place % 2 == takes_back else pytest.mark.slow)
     for place, orders in enumerate(itertools.product(ORDERS, (None, *ORDERS)))

@@ -21,7 +21,8 @@ from dormouse_worker.common.settings import EngineSettings
 
 left_out = sys.argv[1].split(",")
 for model in sys.argv[2:]:
-    settings = EngineSettings(model=model, kv_cache_memory_bytes=1 << 20, block_size=4, threads=1)
+    sizes = {"kv_cache_memory_bytes": 1 << 20, "block_size": 4, "threads": 1}
+    settings = EngineSettings(model=model, engine_runtime="torch", **sizes)
     executor = SingleProcessExecutor(settings, os.environ, Host())
     executor.init_device()
     executor.load_model()

@@ -259,6 +259,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = "auto"
+    engine_runtime: Annotated[
+        Literal["auto", "torch"],
+        _flag(
+            "cpu: auto = without torch where our kernels compute all of a model, which starts sooner and takes less "
+            "memory (default); torch = always with it"
+        ),
+    ] = "auto"
     worker_cls: Annotated[
         str,
         _flag("a worker class of your own instead of the device's (default auto = the device's)", "MODULE.CLASS"),

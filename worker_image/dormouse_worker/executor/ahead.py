@@ -9,7 +9,8 @@ from dormouse_worker.common.host import Host, lasting_objects
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.executor.ranks.environment import library_variables
-from dormouse_worker.executor.worker.wrapper import import_worker, worker_class_of
+from dormouse_worker.executor.worker.runtime import choose_worker
+from dormouse_worker.executor.worker.wrapper import BARE_CLASS, import_worker
 from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.task_files import task_of
@@ -26,11 +27,10 @@ def import_ahead(settings: EngineSettings, environ: MutableMapping[str, str], ho
     try:
         settings = as_directory(settings)
         files = check_model_files(settings.model_path, settings.load_format)
-        task = task_of(settings, files.config)
         environ.update(library_variables(host.num_threads(settings.threads)))
-        worker_class = worker_class_of(settings, environ, task)
+        worker_class = choose_worker(settings, environ, files)
         import_worker(settings, worker_class, is_quantized=bool(find_quantizer(files.config)))
-        if task == GENERATE:
+        if worker_class != BARE_CLASS and task_of(settings, files.config) == GENERATE:
             _import_architecture(settings)
     except Exception as error:  # noqa: BLE001  # see above
         logger.info("not all could be imported ahead: %s", error)

@@ -21,11 +21,11 @@ from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks.environment import library_variables
-from dormouse_worker.executor.worker.wrapper import WorkerWrapper, worker_class_of
+from dormouse_worker.executor.worker.runtime import choose_worker
+from dormouse_worker.executor.worker.wrapper import WorkerWrapper
 from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.private_folder import default_folder
-from dormouse_worker.files.task_files import task_of
 from dormouse_worker.model.device.check import find_quantizer
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class SingleProcessExecutor:
     """Implements `engine.executor.Executor`, and `StagedExecutor`, with one wrapped worker."""
 
     def __init__(self, settings: EngineSettings, environ: MutableMapping[str, str], host: Host) -> None:
-        """Prepare names only; torch is imported by `init_device`."""
+        """Prepare names only; torch, where it is needed, is imported by `init_device`."""
         self._settings = settings
         self._environ = environ
         self._host = host
@@ -46,7 +46,7 @@ class SingleProcessExecutor:
         check_settings(self._settings)
         self._settings = as_directory(self._settings)
         files = check_model_files(self._settings.model_path, self._settings.load_format)
-        worker_class = worker_class_of(self._settings, self._environ, task_of(self._settings, files.config))
+        worker_class = choose_worker(self._settings, self._environ, files)
         wrapper = WorkerWrapper(self._settings, rank=0, worker_class=worker_class)
         wrapper.update_environment(self._environ, self._variables())
         wrapper.init_worker(is_quantized=bool(find_quantizer(files.config)))

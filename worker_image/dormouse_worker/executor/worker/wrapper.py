@@ -1,6 +1,6 @@
 """Builds one rank's worker once the rank's environment is set, and calls it by method name.
 
-The class imports torch, which reads the environment once: until then the class is a qualified name.
+Nearly every class imports torch, which reads the environment once: until then the class is a qualified name.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ WORKER_CLASSES = {
     "cpu": "dormouse_worker.executor.worker.cpu_worker.CpuWorker",
     "cuda": "dormouse_worker.executor.worker.gpu_worker.GpuWorker",
 }
+BARE_CLASS = "dormouse_worker.executor.worker.bare_worker.BareWorker"
 STAND_IN_CLASS = "dormouse_worker.executor.worker.stand_in_worker.StandInWorker"
 _POOLING = "dormouse_worker.executor.worker.pooling_devices."
 _SPEECH = "dormouse_worker.executor.worker.speech_worker."
@@ -57,7 +58,7 @@ def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: 
     A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
     """
     with lasting_objects():
-        if settings.worker_cls == "auto" and not is_quantized:
+        if settings.worker_cls == "auto" and not is_quantized and worker_class != BARE_CLASS:
             import_slim()
         return resolve_worker_class(worker_class, settings.worker_extension_cls)
 

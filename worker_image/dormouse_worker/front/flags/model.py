@@ -18,7 +18,10 @@ from dormouse_worker.front.flags import flag_types
 
 def engine_settings(flags: argparse.Namespace) -> EngineSettings:
     """Return the settings that parsed flags say."""
-    return EngineSettings(**{name: getattr(flags, name) for name in KNOBS})
+    named = {name: getattr(flags, name) for name in KNOBS}
+    if flags.profiler_dir:  # a trace shows torch's operations
+        named["engine_runtime"] = "torch"
+    return EngineSettings(**named)
 
 
 def add_model_flags(group: argparse._ArgumentGroup) -> None:

@@ -1,0 +1,84 @@
+"""Only a configuration of which every word is known is read without transformers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dormouse_worker.model.bare.config import FAMILIES, BareConfig, read_config
+from dormouse_worker.model.lean.unfit import Unfit
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 260,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000,
+    "torch_dtype": "bfloat16",
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16}
+
+
+def without(config, name):
+    return {key: value for key, value in config.items() if key != name}
+
+
+def test_older_files_say_the_same_as_newer_ones():
+    newer = {**without(LLAMA, "rope_theta"), "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
+    assert read_config(LLAMA) == read_config(newer)
+    assert read_config(LLAMA).head_dim == 8
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_what_transformers_writes_of_each_family_is_read(model_of, architecture):
+    config = json.loads((model_of(architecture) / "config.json").read_text())
+    found = read_config(config)
+    assert isinstance(found, BareConfig), found
+    assert found.has_biases is (architecture == "qwen2")
+    assert found.has_head_norms is (architecture == "qwen3")
+    assert found.sliding_window == (8 if architecture == "mistral" else None)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({**LLAMA, "model_type": "gpt2"}, "describes no LlamaForCausalLM or"),
+        ({**LLAMA, "model_type": 7}, "describes no"),
+        ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "describes no"),
+        ({**LLAMA, "router_aux_loss_coef": 0.1}, "says router_aux_loss_coef, which is not known here"),
+        ({**LLAMA, "quantization_config": {}}, "quantization_config"),
+        ({**LLAMA, "attention_bias": True}, "attention_bias is True"),
+        ({**LLAMA, "mlp_bias": True}, "mlp_bias is True"),
+        ({**LLAMA, "hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "llama3"}}, "rope_scaling is"),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "no plain rotary embedding"),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "no plain rotary embedding"),
+        ({**LLAMA, "rope_parameters": [1]}, "rope_theta is None"),
+        (without(LLAMA, "rope_theta"), "rope_theta is None"),
+        (without(LLAMA, "num_key_value_heads"), "has no num_key_value_heads"),
+        (without(LLAMA, "rms_norm_eps"), "has no rms_norm_eps"),
+        (without(MISTRAL, "sliding_window"), "has no sliding_window"),
+        (without(QWEN3, "head_dim"), "has no head_dim"),
+        ({**QWEN3, "use_sliding_window": True}, "use_sliding_window is True"),
+        ({**QWEN3, "layer_types": ["sliding_attention", "full_attention"]}, "attend in several ways"),
+        ({**MISTRAL, "sliding_window": 0}, "sliding_window is 0"),
+        ({**LLAMA, "hidden_size": "32"}, "hidden_size is '32'"),
+        ({**LLAMA, "num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({**LLAMA, "rms_norm_eps": "1e-6"}, "rms_norm_eps is '1e-6'"),
+        ({**LLAMA, "head_dim": 7}, "heads have 7 numbers"),
+        ({**LLAMA, "head_dim": 512}, "heads have 512 numbers"),
+        ({**LLAMA, "num_attention_heads": 5, "head_dim": 8}, "cannot share key heads evenly"),
+    ],
+)
+def test_whatever_is_not_known_is_transformers_to_read(config, reason):
+    found = read_config(config)
+    assert isinstance(found, Unfit)
+    assert reason in found.reason

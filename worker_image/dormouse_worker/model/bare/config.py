@@ -1,0 +1,166 @@
+"""What config.json says of a model that needs no torch. Pure.
+
+Read strictly: whoever meets a word that is not known here, or misses one for which transformers has a default of its
+own, says so, and leaves the model to transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from dormouse_worker.model.lean.unfit import Unfit
+from dormouse_worker.native.abi import MAX_HEAD_SIZE
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+    }
+)
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "vocab_size",
+)
+_FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformers' to compute
+    {
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "pretraining_tp": 1,
+        "rope_scaling": None,
+        "use_sliding_window": False,
+    }
+)
+_SAY_NOTHING = frozenset(  # of what a forward pass computes
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "initializer_range",
+        "max_window_layers",
+        "model_type",
+        "pad_token_id",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+_READ = frozenset(
+    {
+        *_SIZES,
+        *_FIXED,
+        "head_dim",
+        "layer_types",
+        "rms_norm_eps",
+        "rope_parameters",
+        "rope_theta",
+        "sliding_window",
+        "tie_word_embeddings",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BareConfig:
+    """A model's sizes, named as in config.json."""
+
+    hidden_size: int
+    intermediate_size: int
+    max_position_embeddings: int
+    num_attention_heads: int
+    num_hidden_layers: int
+    num_key_value_heads: int
+    vocab_size: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
+    sliding_window: int | None
+    has_biases: bool  # of queries, keys and values
+    has_head_norms: bool
+
+
+def read_config(config: Mapping[str, Any]) -> BareConfig | Unfit:
+    """Return the sizes, or why transformers has to read this configuration."""
+    reason = next(_misfits(config), None)
+    if reason is not None:
+        return Unfit(reason)
+    kind = config["model_type"]
+    return BareConfig(
+        **{name: config[name] for name in _SIZES},
+        head_dim=_head_size(config),
+        rms_norm_eps=float(config["rms_norm_eps"]),
+        rope_theta=float(_rope(config)["rope_theta"]),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        sliding_window=config["sliding_window"] if kind == "mistral" else None,
+        has_biases=kind == "qwen2",
+        has_head_norms=kind == "qwen3",
+    )
+
+
+def _misfits(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs; later checks may rely on what earlier ones would have yielded."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or config.get("architectures") != [FAMILIES.get(kind)]:
+        yield f"config.json describes no {' or '.join(FAMILIES.values())}"
+    if unknown := sorted(config.keys() - _READ - _SAY_NOTHING):
+        yield f"config.json says {unknown[0]}, which is not known here"
+    for name, value in _FIXED.items():
+        if config.get(name, value) != value:
+            yield f"{name} is {config[name]!r}"
+    needed = (*_SIZES, "rms_norm_eps", *(("sliding_window",) if kind == "mistral" else ()))
+    if missing := [name for name in needed if name not in config]:
+        yield f"config.json has no {missing[0]}"
+    yield from _wrong_values(config)
+
+
+def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
+    for name in _SIZES:
+        if type(config[name]) is not int or config[name] < 1:
+            yield f"{name} is {config[name]!r}"
+    if type(config["rms_norm_eps"]) not in (int, float):
+        yield f"rms_norm_eps is {config['rms_norm_eps']!r}"
+    rope = _rope(config)
+    if rope.get("rope_type", "default") != "default" or not rope.keys() <= {"rope_theta", "rope_type"}:
+        yield "its positions are no plain rotary embedding"
+    if type(rope.get("rope_theta")) not in (int, float):
+        yield f"rope_theta is {rope.get('rope_theta')!r}"
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        yield "its layers attend in several ways"
+    window = config.get("sliding_window")
+    if window is not None and (type(window) is not int or window < 1):
+        yield f"sliding_window is {window!r}"
+    yield from _wrong_heads(config)
+
+
+def _wrong_heads(config: Mapping[str, Any]) -> Iterator[str]:
+    if config["model_type"] == "qwen3" and "head_dim" not in config:
+        yield "config.json has no head_dim"
+    size = _head_size(config)
+    if type(size) is not int or not 0 < size <= MAX_HEAD_SIZE or size % 2:
+        yield f"its heads have {size} numbers"
+    if config["num_attention_heads"] % config["num_key_value_heads"]:
+        yield "its query heads cannot share key heads evenly"
+
+
+def _head_size(config: Mapping[str, Any]) -> Any:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the embedding's parameters, as newer or as older files say them."""
+    found = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta")}
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,176 @@
+"""Loads a model into arrays: weights as the kernels read them, and what the cache must hold for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.ipc import NATIVE, ModelInfo
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.model_files import check_model_files
+from dormouse_worker.model.bare.choose import read_model
+from dormouse_worker.model.bare.config import BareConfig
+from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix, shapes_of
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.device.check import resolve_dtype
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec
+from dormouse_worker.model.lean.native import NativeDecoder
+from dormouse_worker.model.lean.parts import Attention, Decoder, Embedding, GatedMLP, Layer, Linear, RMSNorm, Rotary
+from dormouse_worker.model.lean.unfit import Unfit
+from dormouse_worker.model.rotary import default_frequencies
+from dormouse_worker.model.tensors import ARRAY_DTYPES, Dtype, name_of
+from dormouse_worker.model.weights.checkpoint import PlainSource
+from dormouse_worker.model.weights.layout import WeightLayout, plan_layout
+from dormouse_worker.model.weights.source import Contents, LoadReport
+from dormouse_worker.model.weights.store import WeightStore
+from dormouse_worker.native.library import Kernels
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BareModel:
+    """A model in the host's memory, ready for packed forward passes by our kernels."""
+
+    native: NativeDecoder
+    cache_spec: CacheSpec
+    weights: WeightStore  # owns the memory of all tensors
+    load_report: LoadReport
+    max_model_len: int
+    vocab_size: int
+    dtype: str
+
+    @property
+    def layout(self) -> Layout:
+        """Return which part of the model it is: the whole."""
+        return Layout()
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of all tensors, shared ones once."""
+        return sum(slot.num_bytes for slot in self.weights.layout.slots)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Return what the front cannot read from files."""
+        report, size = self.load_report, ARRAY_DTYPES[self.dtype].itemsize
+        return ModelInfo(
+            self.weights_bytes // size,
+            self.dtype,
+            report.num_bytes,
+            report.seconds,
+            vocab_size=self.vocab_size,
+            compute_path=f"{NATIVE} {self.native.name}, without torch",
+        )
+
+    def for_profile(self) -> BareModel:
+        """Return a model whose passes take as much memory, of fewer layers."""
+        return replace(self, native=self.native.shortened())
+
+    def close(self) -> None:
+        """Give the memory back; the model must not be used any more."""
+        self.weights.close()
+
+
+def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareModel:
+    """Load a model of which `why_torch` knows no reason. Raises ModelInvalid, …Changed, InvalidSettings, …Memory."""
+    files = check_model_files(settings.model_path, settings.load_format)
+    config = read_model(settings, files)
+    if isinstance(config, Unfit):  # it changed since, or somebody named the worker's class
+        raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
+    dtype = ARRAY_DTYPES[resolve_dtype(settings.dtype, files.config)]
+    weights = _reserve(settings, device, config, dtype)
+    try:
+        report = weights.load(settings.load_format)
+        decoder = _decoder(config, weights, dtype)
+    except BaseException:
+        weights.close()
+        raise
+    logger.info("%s: %s", files.path, report)
+    stored = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim, dtype)
+    layers, windows = (stored,) * config.num_hidden_layers, (config.sliding_window,) * config.num_hidden_layers
+    return BareModel(
+        native=NativeDecoder(decoder, kernels),
+        cache_spec=CacheSpec.of(layers, settings.block_size, windows),
+        weights=weights,
+        load_report=report,
+        max_model_len=settings.max_model_len or config.max_position_embeddings,
+        vocab_size=config.vocab_size,
+        dtype=name_of(dtype),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A tensor before there is memory for it."""
+
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+
+def _plan(config: BareConfig, shapes: Mapping[str, tuple[int, ...]], dtype: Dtype) -> WeightLayout:
+    """Return how the tensors lie: what our kernels multiply in one go lies behind each other."""
+    groups = [QKV, GATE_UP]
+    joined = [
+        [f"{prefix(layer)}{name}.{kind}" for name in names]
+        for layer in range(config.num_hidden_layers)
+        for names in groups
+        for kind in ("weight", "bias")
+        if f"{prefix(layer)}{names[0]}.{kind}" in shapes
+    ]
+    tensors = ((name, _Planned(shape, dtype)) for name, shape in shapes.items())
+    return plan_layout(tensors, joined, identify=id)
+
+
+def _reserve(settings: EngineSettings, device: Device, config: BareConfig, dtype: Dtype) -> WeightStore:
+    shapes = shapes_of(config)
+    layout = _plan(config, shapes, dtype)
+    source = PlainSource(
+        lambda: check_model_files(settings.model_path, settings.load_format).tensors, {name: name for name in shapes}
+    )
+    try:
+        return WeightStore(device, Contents(layout, source, {}), keeps_host_copy=False)
+    except OSError as error:
+        raise InsufficientMemory(f"{settings.model}: no address range of {layout.num_bytes} bytes: {error}") from error
+
+
+def _decoder(config: BareConfig, weights: WeightStore, dtype: Dtype) -> Decoder:
+    embedding = weights.tensor(EMBEDDING)
+    head = embedding if config.tie_word_embeddings else weights.tensor(HEAD)
+    return Decoder(
+        embedding=Embedding(embedding, dtype, config.hidden_size),
+        rotary=Rotary(default_frequencies(config.rope_theta, config.head_dim), 1.0),
+        layers=tuple(_layer(config, weights, layer) for layer in range(config.num_hidden_layers)),
+        norm=RMSNorm(weights.tensor(NORM), config.rms_norm_eps),
+        head=Linear(head, None),
+    )
+
+
+def _layer(config: BareConfig, weights: WeightStore, layer: int) -> Layer:
+    def norm(name: str) -> RMSNorm:
+        return RMSNorm(weights.tensor(f"{prefix(layer)}{name}.weight"), config.rms_norm_eps)
+
+    def linear(*names: str, has_bias: bool = False) -> Linear:
+        def span(kind: str) -> object:
+            return weights.span([f"{prefix(layer)}{name}.{kind}" for name in names])
+
+        return Linear(span("weight"), span("bias") if has_bias else None)
+
+    call = AttentionCall(layer_idx=layer, scale=config.head_dim**-0.5, window=config.sliding_window)
+    head_norms = (norm("self_attn.q_norm"), norm("self_attn.k_norm")) if config.has_head_norms else None
+    return Layer(
+        Attention(
+            call=call,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            norm=norm("input_layernorm"),
+            qkv=linear(*QKV, has_bias=config.has_biases),
+            head_norms=head_norms,
+            output=linear("self_attn.o_proj"),
+        ),
+        GatedMLP(norm("post_attention_layernorm"), linear(*GATE_UP), linear("mlp.down_proj")),
+    )
