@@ -198,7 +198,6 @@ REFUSED = [
             ({}, [{"name": "a", "digest": "AB"}], ["spec.adapters[0].digest", "AB"]),
             ({"maxCpuLoras": 1}, [], ["spec.engine.maxCpuLoras is 1", "maxLoras, 2"]),
             ({"compileSizes": [8]}, [], ["spec.engine.enableLora cannot be set beside spec.engine.compileSizes"]),
-            ({"quantization": "int8"}, [], ["spec.engine.enableLora cannot be set beside spec.engine.quantization"]),
         ]
     ],
     (

@@ -129,7 +129,6 @@ def test_what_was_saved_is_what_is_loaded(load_from, checkpoint, tmp_path):
     [
         ("torch computes", {"attention_backend": "sdpa"}),
         ("of transformers", {"model_impl": "transformers"}),
-        ("adapters know plain maps", {"enable_lora": True, "max_loras": 1}),
         ("no kernels of this type", {"dtype": "float16"}),
     ],
 )

@@ -148,13 +148,6 @@ def test_several_ranks_are_refused(load_from, tiny_model, tensor, pipeline):
         load_from(tiny_model("llama"), layout=Layout(tensor=tensor, pipeline=pipeline))
 
 
-def test_adapters_are_refused(load_from, tiny_model):
-    with pytest.raises(
-        InvalidSettings, match="quantization is int8, and so far nothing is quantized beside enable_lora"
-    ):
-        load_from(tiny_model("llama"), enable_lora=True)
-
-
 def test_a_model_that_makes_vectors_is_refused(tmp_path):
     settings = EngineSettings(model=str(write_tiny_encoder(tmp_path)), task="embed", quantization="int8")
     with pytest.raises(InvalidSettings, match=r"^quantization is int8, and so far nothing .* beside task embed; set"):

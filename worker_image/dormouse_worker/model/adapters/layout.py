@@ -21,10 +21,12 @@ from torch import nn
 from dormouse_worker.files.adapter_files import Shape
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, round_up
 from dormouse_worker.model.parallel.shards import Share
+from dormouse_worker.model.quantized.modules import QuantizedLinear, computed_dtype
 
 RANK_UNIT = 4  # kernels read so many rows of A at a time
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 _LAYERS = ".layers."
+_Linear = nn.Linear | QuantizedLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,12 @@ def plan_adapters(
     module: Any, max_rank: int, *, whole: Mapping[str, Shape], shares: Mapping[str, Share]
 ) -> AdapterLayout:
     """Return where adapters of the module's blocks lie; of weights that are not among the shares it has all."""
-    rank, end, maps, dtype = round_up(max_rank, RANK_UNIT), 0, [], module.dtype
+    rank, end, maps, dtype = round_up(max_rank, RANK_UNIT), 0, [], computed_dtype(module)
     for names, layers in _joined(module):
         starts = [0]
         for layer in layers:
             starts.append(starts[-1] + len(layer.weight))
-        num_inputs, size = layers[0].weight.shape[1], dtype.itemsize
+        num_inputs, size = _num_inputs(layers[0]), dtype.itemsize
         b_offset = end + round_up(len(names) * rank * num_inputs * size, ALIGNMENT_BYTES)
         mine = tuple(shares.get(f"{name}.weight") for name in names)
         maps.append(AdaptedMap(names, num_inputs, tuple(starts), mine, end, b_offset))
@@ -90,11 +92,17 @@ def plan_adapters(
     return AdapterLayout(tuple(maps), rank, dtype, end, whole)
 
 
-def _linears(module: Any) -> dict[str, nn.Linear]:
-    return {name: part for name, part in module.named_modules() if type(part) is nn.Linear and _LAYERS in name}
+def _linears(module: Any) -> dict[str, _Linear]:
+    kinds = (nn.Linear, QuantizedLinear)  # none that derives from them, which may compute otherwise
+    return {name: part for name, part in module.named_modules() if type(part) in kinds and _LAYERS in name}
 
 
-def _joined(module: Any) -> Iterator[tuple[tuple[str, ...], list[nn.Linear]]]:
+def _num_inputs(layer: _Linear) -> int:
+    """Return how many inputs are here: a rank may have cut the weight, and one of fewer bits is packed."""
+    return layer.in_features if isinstance(layer, QuantizedLinear) else layer.weight.shape[1]
+
+
+def _joined(module: Any) -> Iterator[tuple[tuple[str, ...], list[_Linear]]]:
     """Yield the maps of the module's blocks: their parts' names, and their parts."""
     linears = _linears(module)
     inner: set[str] = set()

@@ -120,7 +120,7 @@ def _has_kernels(settings: EngineSettings, device: Device) -> bool:
     """Return whether our kernels may compute with numbers of 4 bits; torch would unpack them in each pass."""
     on_processor = device.torch_device.type == "cpu" and not device.has_copy_engine
     is_ours = settings.model_impl != "transformers" and settings.attention_backend in ("auto", "native")
-    is_as_stored = settings.quantization == NONE and not settings.enable_lora
+    is_as_stored = settings.quantization == NONE
     return on_processor and is_ours and is_as_stored and not isinstance(load_kernels(), Missing)
 
 
@@ -132,10 +132,10 @@ def _check_quantization(config: Any, settings: EngineSettings, layout: Layout, k
             f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
             "ranks; a quantized model runs on one"
         )
-    if settings.quantization != NONE and (settings.enable_lora or kind is not GENERATES):
-        beside = "enable_lora" if settings.enable_lora else f"task {settings.task}"
+    if settings.quantization != NONE and kind is not GENERATES:
         raise InvalidSettings(
-            f"quantization is {settings.quantization}, and so far nothing is quantized beside {beside}; set it to none"
+            f"quantization is {settings.quantization}, and so far nothing is quantized beside task {settings.task}; "
+            "set it to none"
         )
     if settings.quantization != NONE and stored is not None:
         raise InvalidSettings(

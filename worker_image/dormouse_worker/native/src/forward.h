@@ -128,24 +128,26 @@ struct Pass {
     return sum_up();
   }
 
-  // out = rows [batch.num_tokens][columns] times a map of any format. Adapters have plain maps alone.
+  // out = rows [batch.num_tokens][columns] times a map of any format, and what adapters make of the same rows.
   template <bool ADDS>
   void multiply(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
                 const Deltas<A, W> &deltas = {}) {
     int64_t rows = batch.num_tokens;
     switch (map.format) {
       case DM_PLAIN: return linear<ADDS, A, W>(pool, in, map, out, rows, columns, num_outputs, space.packed, deltas);
-      case DM_W4_1: return grouped<ADDS, 1>(in, map, out, columns, num_outputs);
-      case DM_W4_4: return grouped<ADDS, 4>(in, map, out, columns, num_outputs);
+      case DM_W4_1: return grouped<ADDS, 1>(in, map, out, columns, num_outputs, deltas);
+      case DM_W4_4: return grouped<ADDS, 4>(in, map, out, columns, num_outputs, deltas);
     }
-    quantize(pool, in, batch.num_tokens, columns, map.format, space.numbers);
-    linear_numbers<ADDS, W>(pool, space.numbers, map, out, batch.num_tokens, num_outputs);
+    deltas.shrink(pool, in, rows, columns);
+    quantize(pool, in, rows, columns, map.format, space.numbers);
+    linear_numbers<ADDS, A, W>(pool, space.numbers, map, out, rows, num_outputs, deltas);
   }
 
   template <bool ADDS, int GROUPS>
-  void grouped(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs) {
+  void grouped(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
+               const Deltas<A, W> &deltas) {
     linear<ADDS, A, W, GroupedChunk<W, GROUPS>>(pool, in, map, out, batch.num_tokens, columns, num_outputs,
-                                                space.packed);
+                                                space.packed, deltas);
   }
 
   template <class N>
@@ -161,8 +163,10 @@ struct Pass {
       case DM_W4_1: return gate_of<GroupedChunk<W, 1>>(map, lora);
       case DM_W4_4: return gate_of<GroupedChunk<W, 4>>(map, lora);
     }
+    Deltas<A, W> added = deltas(lora);
+    added.shrink(pool, space.normed, rows, columns);
     quantize(pool, space.normed, rows, columns, map.format, space.numbers);
-    gated_linear_numbers<A, W>(pool, space.numbers, map, space.activated, rows, half);
+    gated_linear_numbers<A, W>(pool, space.numbers, map, space.activated, rows, half, added);
   }
 
   // What the rows' adapters add to a map of which outputs from the first on are computed.

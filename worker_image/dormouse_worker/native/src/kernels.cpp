@@ -56,7 +56,7 @@ void multiply_numbers(const DmPool &pool, const float *in, const DmLinear &map, 
   Numbers numbers{(int8_t *)malloc(rows * whole_columns(map.format, columns)), (float *)malloc(rows * sizeof(float)),
                   (int32_t *)malloc(rows * sizeof(int32_t))};
   quantize(pool, in, rows, columns, map.format, numbers);
-  linear_numbers<false, W>(pool, numbers, map, out, rows, num_outputs);
+  linear_numbers<false, float, W>(pool, numbers, map, out, rows, num_outputs, {});
   free(numbers.rows), free(numbers.scales), free(numbers.sums);
 }
 

@@ -14,6 +14,7 @@
 namespace {
 
 constexpr int32_t WEIGHT_ZERO = 128;
+constexpr int64_t TOGETHER = 4;  // rows of one product whose adapters are added at once
 constexpr float MOST = 127, LEAST_PEAK = 1e-30f;  // of a row whose numbers are less nothing is left
 
 // Rows [T][columns] of whole numbers; behind each zeros up to a whole item of the weights.
@@ -128,35 +129,39 @@ struct Factors {
   }
 };
 
-// See `linear`; W = the bias' type, N = an item of the weights.
-template <bool ADDS, class W, class N>
+// See `linear`; N = an item of the weights, `deltas` has the rows as they were before they were rounded.
+template <bool ADDS, class A, class W, class N>
 void linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows,
-               int64_t num_outputs) {
+               int64_t num_outputs, const Deltas<A, W> &deltas) {
   PlainGroups<N> plain{(const N *)map.weight, num_outputs, in.columns / columns_of<N>};
   auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
     int64_t column = g * GROUP, width = at_most(GROUP, num_outputs - column);
     Factors factors;
     factors.take<W>(map, column, width, 0);
     float *to = out + first * num_outputs + column;
-    for (int64_t r = 0; r < count; r++, from += GROUP, to += num_outputs) {
-      alignas(64) float result[GROUP];
-      factors.apply(in, first + r, from, result);
-      for (int64_t j = 0; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
+    for (int64_t r = 0; r < count; r += TOGETHER) {
+      int64_t some = at_most(TOGETHER, count - r);
+      alignas(64) float results[TOGETHER * GROUP], *result = results;
+      for (int64_t i = 0; i < some; i++, from += GROUP) factors.apply(in, first + r + i, from, results + i * GROUP);
+      deltas.add(first + r, some, column, width, results);
+      for (int64_t i = 0; i < some; i++, result += GROUP, to += num_outputs)
+        for (int64_t j = 0; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
     }
   };
   multiply<int8_t, N>(pool, in.rows, rows, in.columns, plain, nullptr, done);
 }
 
-template <bool ADDS, class W>
+template <bool ADDS, class A, class W>
 void linear_numbers(const DmPool &pool, const Numbers &in, const DmLinear &map, float *out, int64_t rows,
-                    int64_t num_outputs) {
-  if (map.format == DM_INT4) return linear_of<ADDS, W, Chunk>(pool, in, map, out, rows, num_outputs);
-  linear_of<ADDS, W, uint8_t>(pool, in, map, out, rows, num_outputs);
+                    int64_t num_outputs, const Deltas<A, W> &deltas) {
+  if (map.format == DM_INT4) return linear_of<ADDS, A, W, Chunk>(pool, in, map, out, rows, num_outputs, deltas);
+  linear_of<ADDS, A, W, uint8_t>(pool, in, map, out, rows, num_outputs, deltas);
 }
 
 // See `gated_linear`.
 template <class A, class W, class N>
-void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows, int64_t half) {
+void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows, int64_t half,
+                     const Deltas<A, W> &deltas) {
   GatedGroups<N> gated{(const N *)map.weight, half, in.columns / columns_of<N>};
   constexpr int each = GatedGroups<N>::RUN;
   auto done = [&](int64_t g, int64_t first, int64_t count, const int32_t *from) {
@@ -164,15 +169,20 @@ void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map,
     Factors factors;
     factors.take<W>(map, column, width, 0);
     factors.take<W>(map, half + column, width, each);
-    for (int64_t r = 0; r < count; r++, from += GROUP) {
-      alignas(64) float result[GROUP + LANES] = {};  // vectors may be wider than `each`
-      A both[GROUP];
-      factors.apply(in, first + r, from, result);
-      for (int j = 0; j < each; j += LANES) {
-        floats gate = load(result + j), other = load(result + each + j);
-        store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
+    for (int64_t r = 0; r < count; r += TOGETHER) {
+      int64_t some = at_most(TOGETHER, count - r);
+      alignas(64) float results[TOGETHER * GROUP + LANES] = {}, *result = results;  // vectors may be wider than `each`
+      for (int64_t i = 0; i < some; i++, from += GROUP) factors.apply(in, first + r + i, from, results + i * GROUP);
+      deltas.add(first + r, some, column, width, results);
+      deltas.add(first + r, some, half + column, width, results + each);
+      for (int64_t i = 0; i < some; i++, result += GROUP) {
+        A both[GROUP];
+        for (int j = 0; j < each; j += LANES) {
+          floats gate = load(result + j), other = load(result + each + j);
+          store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
+        }
+        memcpy(out + (first + r + i) * half + column, both, width * sizeof(A));
       }
-      memcpy(out + (first + r) * half + column, both, width * sizeof(A));
     }
   };
   multiply<int8_t, N>(pool, in.rows, rows, in.columns, gated, nullptr, done);
@@ -180,9 +190,9 @@ void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map,
 
 template <class A, class W>
 void gated_linear_numbers(const DmPool &pool, const Numbers &in, const DmLinear &map, A *out, int64_t rows,
-                          int64_t half) {
-  if (map.format == DM_INT4) return gated_linear_of<A, W, Chunk>(pool, in, map, out, rows, half);
-  gated_linear_of<A, W, uint8_t>(pool, in, map, out, rows, half);
+                          int64_t half, const Deltas<A, W> &deltas) {
+  if (map.format == DM_INT4) return gated_linear_of<A, W, Chunk>(pool, in, map, out, rows, half, deltas);
+  gated_linear_of<A, W, uint8_t>(pool, in, map, out, rows, half, deltas);
 }
 
 }  // namespace
