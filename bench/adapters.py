@@ -3,8 +3,8 @@
 Engines of the same model, with room for adapters and without, answer in turns; the median of the ratios counts. Time is
 the processor's, which neighbours change less than the clock's: with one thread (--threads 1) it is that of the work.
 vLLM is measured beside by the clock, with the same adapters. Adapters have rank 16 in all linear layers. A cold
-adapter's file is in the page cache; its time is that of reading it,
-and of its first token beyond that of a loaded one.
+adapter's file is in the page cache; its time is that of reading it, and of its first token beyond that of a loaded one.
+What others feel is the time between two of their tokens while one in COLD_EVERY tokens waits for a cold adapter.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import msgspec
 from rich.console import Console
@@ -26,10 +26,10 @@ from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
 from bench.race import vllm_helper
 from bench.replies import tokens_per_s
-from bench.results import AtMost, RatioAtLeast, Row
+from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
 from bench.workload import Request, make_workload
 from dormouse_worker.common.adapters import AdapterInfo
-from dormouse_worker.common.commands import AddLora, Command, InitializeCache, Shutdown, Sleep, WakeUp
+from dormouse_worker.common.commands import AddLora, Command, InitializeCache, RemoveLora, Shutdown, Sleep, WakeUp
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import AddRequest, CommandRequest, CommandResult, EngineMessage, Sampling, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
@@ -40,6 +40,7 @@ from dormouse_worker.model.testing_adapters import write_adapter
 NUM_ADAPTERS, RANK = 16, 16
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 NUM_SEQS, CACHE_BYTES = 64, 768 << 20
+NUM_STREAMS, COLD_EVERY = 16, 32
 
 
 @dataclass
@@ -97,9 +98,7 @@ class Side:
         self._sent.clear()
         begun_s = clock()
         for number, request in enumerate(requests):
-            sampling = Sampling(0, 1, 0, 0, 0, request.max_tokens)
-            adapter = adapters[number % len(adapters)]
-            self.controller.handle(AddRequest(str(next(self._ids)), list(request.prompt), sampling, adapter=adapter))
+            self._begin(request, adapters[number % len(adapters)])
         while self.controller.has_work:
             self.controller.step()
         seconds = clock() - begun_s
@@ -107,6 +106,32 @@ class Side:
         num_tokens = sum(len(output.token_ids) for output in told)
         assert num_tokens == sum(request.max_tokens for request in requests), "all were answered to their ends"
         return num_tokens / seconds
+
+    def intervals(self, requests: Sequence[Request], cold: Path | None = None) -> list[float]:
+        """Answer all requests at once; return the seconds between their tokens. Now and then a cold adapter comes."""
+        for request in requests:
+            self._begin(request)
+        ends_s, loaded = [time.perf_counter()], ""
+        while self.controller.has_work:
+            if cold is not None and len(ends_s) % COLD_EVERY == 0:
+                loaded = self._come_anew(cold, loaded)
+            self.controller.step()
+            ends_s.append(time.perf_counter())
+        if loaded:
+            self.run_command(RemoveLora(loaded))
+        return [end_s - begun_s for begun_s, end_s in pairwise(ends_s)][1:]  # the first one is the prompts'
+
+    def _come_anew(self, path: Path, former: str) -> str:
+        """Load an adapter that was forgotten, and ask it for a token; return its digest."""
+        if former:
+            self.run_command(RemoveLora(former))
+        digest, _ = self.add(path)
+        self._begin(Request("cold", list(range(10, 42)), 1), digest)
+        return digest
+
+    def _begin(self, request: Request, adapter: str = "") -> None:
+        sampling = Sampling(0, 1, 0, 0, 0, request.max_tokens)
+        self.controller.handle(AddRequest(str(next(self._ids)), list(request.prompt), sampling, adapter=adapter))
 
     def cycle(self) -> float:
         """Sleep at level 1 and wake; return the seconds."""
@@ -125,6 +150,7 @@ def measure(options: Options, console: Console) -> list[Row]:
         plain, adapted = (Side(model, options.threads, has_adapters=has) for has in (False, True))
         digests = [adapted.add(path)[0] for path in paths[:-1]]
         rows = [*_speed(options, console, plain, adapted, digests), *_sleep(options, plain, adapted)]
+        rows.append(_beside_cold(options, adapted, paths[-1]))
         rows.append(_cold(adapted, paths[-1], digests[0]))
         rows += _beside_vllm(options, console, adapted, dict(zip(map(str, paths), digests, strict=False)))
         for side in (plain, adapted):
@@ -177,6 +203,21 @@ def _sleep(options: Options, plain: Side, adapted: Side) -> Iterator[Row]:
     laps = [(adapted.cycle(), plain.cycle()) for _ in range(options.reps)]
     extra_ms = median(1e3 * (with_them - without) for with_them, without in laps)
     yield Row(f"sleep level 1 and wake: added by {NUM_ADAPTERS} adapters", max(0.0, extra_ms), "ms", goal=AtMost(10))
+
+
+def _beside_cold(options: Options, adapted: Side, path: Path) -> Row:
+    """Return what others feel; the adapter is forgotten afterwards."""
+    requests = [Request(str(number), list(range(10, 42)), 8 * COLD_EVERY) for number in range(NUM_STREAMS)]
+    laps = [
+        (_p99_ms(adapted.intervals(requests, path)), _p99_ms(adapted.intervals(requests))) for _ in range(options.reps)
+    ]
+    ours, alone = sorted(laps, key=lambda lap: lap[0] / lap[1])[len(laps) // 2]
+    what = f"{NUM_STREAMS} streams, p99 between tokens while one in {COLD_EVERY} waits for a cold adapter"
+    return Row(what, ours, "ms", alone, RatioAtMost(1.1))
+
+
+def _p99_ms(seconds: Sequence[float]) -> float:
+    return 1e3 * quantiles(seconds, n=100)[98]
 
 
 def _cold(adapted: Side, path: Path, warm: str) -> Row:
