@@ -24,9 +24,10 @@ from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.front.api.control import ControlService
 from dormouse_worker.front.api.grpc_doors import GrpcDoors
-from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
+from dormouse_worker.front.api.http import HttpDoor
 from dormouse_worker.front.api.inference import InferenceService
 from dormouse_worker.front.api.listening import plain_host, port_error
+from dormouse_worker.front.api.probes import Probes
 from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.engine.adapters import Adapters
@@ -56,7 +57,6 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0  # what calls get to end after the requests are done: watchers end by themselves
 EXIT_DRAINED, EXIT_ENGINE_DIED = 0, 1
-_RESTING = frozenset({State.ASLEEP, State.WAKING, State.STANDBY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,8 @@ class Front:
         self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
         relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._grpc.inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._grpc.control)
-        self._http = HttpDoor({"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz})
+        probes = Probes(self.worker, self._certificate, is_standalone=self._settings.standalone)
+        self._http = HttpDoor(probes.paths)
 
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
@@ -278,26 +279,6 @@ class Front:
             words = f"{engine.model_path}: a file there cannot be read: {error}; is its volume mounted, and readable?"
             return EngineConfig(settings, engine, ModelUnreadable(words))
         return EngineConfig(settings, engine, model)
-
-    def _metrics(self) -> Answer:
-        return Answer(200, self.worker.metrics.text() + self._certificate.text(), METRICS_TYPE)
-
-    def _healthz(self) -> Answer:
-        if self.worker.is_healthy:
-            return Answer(200, b"ok\n")
-        return Answer(503, b"the engine died or takes too long\n")
-
-    def _readyz(self) -> Answer:
-        """Answer the kubelet: asleep, too, where an operator's readiness gate keeps requests away.
-
-        A probe that fails for hours is an Event a minute that tells nobody anything.
-        """
-        state = self.worker.board.state
-        if state is State.READY and not self.worker.is_ending:
-            return Answer(200, b"ok\n")
-        if state in _RESTING and not (self._settings.standalone or self.worker.is_ending):
-            return Answer(200, f"{self.worker.words}; the readiness gate is closed\n".encode())
-        return Answer(503, f"{self.worker.words}\n".encode())
 
 
 def _traces(tracer: Tracer | None, worker: Worker) -> Traces:
