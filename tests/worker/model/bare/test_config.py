@@ -47,6 +47,24 @@ def test_what_transformers_writes_of_each_family_is_read(model_of, architecture)
     assert found.sliding_window == (8 if architecture == "mistral" else None)
 
 
+PUBLISHED = {  # what files of the hub say beside the sizes
+    "SmolLM2": LLAMA
+    | {"is_llama_config": True, "rope_interleaved": False, "rope_scaling": None, "transformers.js_config": {}}
+    | {"attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False, "pretraining_tp": 1},
+    "TinyLlama": LLAMA | {"bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "tie_word_embeddings": False},
+    "Qwen2.5": LLAMA
+    | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_window_layers": 24}
+    | {"sliding_window": 32768, "use_sliding_window": False, "use_cache": True},
+    "Qwen3": QWEN3 | {"attention_bias": False, "rope_scaling": None, "sliding_window": None, "max_window_layers": 28},
+    "Mistral": MISTRAL | {"eos_token_id": 2, "initializer_range": 0.02, "transformers_version": "4.34.0.dev0"},
+}
+
+
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
+def test_what_the_hubs_files_say_is_known(config):
+    assert isinstance(read_config(config), BareConfig)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

@@ -43,6 +43,7 @@ _FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformer
 )
 _SAY_NOTHING = frozenset(  # of what a forward pass computes
     {
+        "_attn_implementation_autoset",
         "_name_or_path",
         "architectures",
         "attention_dropout",
@@ -50,10 +51,14 @@ _SAY_NOTHING = frozenset(  # of what a forward pass computes
         "dtype",
         "eos_token_id",
         "initializer_range",
+        "is_llama_config",
         "max_window_layers",
         "model_type",
         "pad_token_id",
+        "rope_interleaved",  # of who trained SmolLM; the files are in Llama's order
+        "tokenizer_class",
         "torch_dtype",
+        "transformers.js_config",
         "transformers_version",
         "use_cache",
     }
