@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from tools.bootstrap import cache_root, machine_lock
 from tools.train_model import Recipe, make
 
-SMALL = Recipe(hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=352)
+SMALL = Recipe(hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=352, steps=300)
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 Config = Mapping[str, Any]

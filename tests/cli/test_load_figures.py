@@ -203,6 +203,16 @@ def test_tokens_that_come_together_tell_of_drafts():
     assert told(duration=0.0)["tokens_per_message"] == 0
 
 
+def test_the_share_of_drafts_that_were_taken_is_told_where_there_were_any():
+    drafted = Seen(0.0, 0.0, 0.0, [1.0], output_tokens=9, draft_tokens=8, accepted_draft_tokens=5, is_done=True)
+    plain = Seen(0.0, 0.0, 0.0, [1.0], output_tokens=9, is_done=True)
+    failed = Seen(0.0, 0.0, 0.0, [1.0], draft_tokens=90, error="INTERNAL")
+    result = told(drafted, plain, failed)
+    assert result["draft_acceptance"] == 5 / 8
+    assert ("drafts taken", "0.62 of the tokens proposed") in show.facts(result)
+    assert "draft_acceptance" not in told(plain, failed)
+
+
 def test_nothing_at_all_has_no_figures_and_breaks_nothing():
     result = told(duration=0.0)
     assert (result["request_throughput"], result["mean_ttft_ms"], result["p99_e2el_ms"]) == (0.0, None, None)

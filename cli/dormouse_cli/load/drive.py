@@ -105,6 +105,8 @@ def _note(seen: Seen, response: pb.GenerateResponse, now: Clock) -> None:
     if response.HasField("usage"):
         seen.input_tokens = response.usage.prompt_tokens
         seen.output_tokens = response.usage.completion_tokens
+        seen.draft_tokens = response.usage.draft_tokens
+        seen.accepted_draft_tokens = response.usage.accepted_draft_tokens
     if response.finish_reason == pb.FINISH_REASON_ABORT:
         seen.error, seen.words = "ABORTED", "the worker ended the answer"
 

@@ -31,6 +31,8 @@ class Seen:
     token_s: list[float] = field(default_factory=list)  # when each message with tokens came
     input_tokens: int = 0
     output_tokens: int = 0
+    draft_tokens: int = 0  # that were proposed by drafts
+    accepted_draft_tokens: int = 0  # of these, taken
     is_done: bool = False
     error: str = ""  # the status code's name; "" = none
     words: str = ""  # of the error
@@ -139,6 +141,8 @@ def results(
         "total_token_throughput": _rate(tokens_in + tokens_out, run.duration_s),
         "tokens_per_message": _rate(tokens_out, sum(len(one.token_s) for one in good)),  # above 1: drafts were taken
     }
+    if drafted := sum(one.draft_tokens for one in good):
+        told["draft_acceptance"] = _rate(sum(one.accepted_draft_tokens for one in good), drafted)
     if limits_ms:
         within = sum(is_within(one, limits_ms) for one in run.requests)
         told |= {"goodput_limits_ms": dict(limits_ms), "request_goodput": _rate(within, run.duration_s)}

@@ -11,6 +11,7 @@ _PLAIN = (
     ("output_throughput", "output", "tokens/s"),
     ("total_token_throughput", "prompts and output", "tokens/s"),
     ("tokens_per_message", "tokens in a message", "(more than 1 where drafts are taken)"),
+    ("draft_acceptance", "drafts taken", "of the tokens proposed"),
     ("request_goodput", "goodput", "requests/s"),
 )
 _COUNTS = ("completed", "failed", "unfinished", "not_sent")

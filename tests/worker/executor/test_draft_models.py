@@ -59,6 +59,11 @@ def test_what_is_always_right_is_right_behind_chunks_known_prefixes_and_right_pr
             assert all_right(told) > 10
     again, told = asking.say([GREEDY], prompt=LONG, predictions=[corrupt(said[0], 7)])
     assert again == [said]
+    outputs = [output for message in told for output in message.outputs]
+    assert count(told) == (
+        sum(output.draft_tokens for output in outputs),
+        sum(output.accepted_draft_tokens for output in outputs),
+    )
     asking.close()
 
 
@@ -97,12 +102,13 @@ def test_it_sleeps_and_wakes_with_its_target(tiny_model, drafters, level, worker
     asking.close()
 
 
-def test_where_it_does_not_come_back_the_target_serves_without_and_says_so(tiny_model, tmp_path):
+@pytest.mark.parametrize("worker", ["cpu", "own memory"])
+def test_where_it_does_not_come_back_the_target_serves_without_and_says_so(tiny_model, tmp_path, worker):
     drafter = draft_kit.same(tmp_path / "drafter", tiny_model)
-    asking = ask(tiny_model, drafter)
+    asking = ask(tiny_model, drafter, worker=worker)
     before, told = asking.say([GREEDY], prompt=LONG)
     assert all_right(told) > 0
-    assert f"drafts by {drafter}: native" in asking.rank.status.model.compute_path
+    assert f"drafts by {drafter}: " in asking.rank.status.model.compute_path
     weights = (drafter / draft_kit.WEIGHTS).read_bytes()
     (drafter / draft_kit.WEIGHTS).unlink()
     asking.rank.sleep(2)
@@ -204,3 +210,14 @@ def test_its_part_of_the_cache_is_counted_in_every_block(tiny_model, drafters):
     assert ours.weights_bytes > plain.weights_bytes
     with_it.close()
     without.close()
+
+
+def test_resumed_after_any_token_with_and_without_it_the_rest_is_said(tiny_model, drafters, truth):
+    asking, plain = ask(tiny_model, drafters["shortened"]), Asking(tiny_model, "off")
+    for wish, (tokens, *_) in zip(ASKED[:3], truth[:3], strict=True):
+        known = [tokens[:count_known] for count_known in range(len(tokens))]
+        for rank in (asking, plain):
+            said, _ = rank.say([wish] * len(known), resumed=known)
+            assert [rest for rest, *_ in said] == [tokens[len(before) :] for before in known]
+    asking.close()
+    plain.close()

@@ -186,6 +186,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: list[TokenLogprobs] | None = None  # the next part of them; may come with no tokens
     accepted_prediction_tokens: int = 0  # since the last output: of what the caller predicted, tried and right
     rejected_prediction_tokens: int = 0  # tried and wrong
+    draft_tokens: int = 0  # since the last output: of drafts, whoever proposed them
+    accepted_draft_tokens: int = 0  # of these, taken
 
 
 class DraftCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -50,6 +50,8 @@ class Request:
     drafts: SequenceDrafts | None = None  # set by `Speculation`
     num_accepted_prediction_tokens: int = 0  # set by `Speculation`; told with the next output
     num_rejected_prediction_tokens: int = 0
+    num_scored_draft_tokens: int = 0  # the same of all drafts
+    num_accepted_draft_tokens: int = 0
     restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
     images: Sequence[ImageInput] = ()
     encoded_ahead: tuple[bytes, ...] = ()  # set by the scheduler: digests of images encoded for it while it waited
@@ -160,6 +162,12 @@ class Request:
         """Return how many predicted tokens were right and wrong since this was asked last."""
         counts = self.num_accepted_prediction_tokens, self.num_rejected_prediction_tokens
         self.num_accepted_prediction_tokens = self.num_rejected_prediction_tokens = 0
+        return counts
+
+    def take_draft_counts(self) -> tuple[int, int]:
+        """Return how many tokens of drafts were scored, and how many of these taken, since this was asked last."""
+        counts = self.num_scored_draft_tokens, self.num_accepted_draft_tokens
+        self.num_scored_draft_tokens = self.num_accepted_draft_tokens = 0
         return counts
 
     def start_over(self) -> None:

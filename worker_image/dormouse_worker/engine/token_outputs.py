@@ -21,6 +21,9 @@ def token_output(progress: Progress, clock: Callable[[], float]) -> TokenOutput:
     if request.prediction_token_ids:
         accepted, rejected = request.take_prediction_counts()
         output = replace(output, accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected)
+    if request.num_scored_draft_tokens:
+        scored, taken = request.take_draft_counts()
+        output = replace(output, draft_tokens=scored, accepted_draft_tokens=taken)
     if request.has_answered:
         return output
     request.has_answered = True

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
@@ -153,7 +153,8 @@ class ModelRunner:
             return partial(ModelOutput, [])
         if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):
             output = self._conclusion.conclude(wanted, logits, wait_for_masks)
-            output = self._add_proposals(batch, output)
+            if self._drafter is not None:
+                output = msgspec.structs.replace(output, proposals=self._drafter.propose(batch, output))
             return lambda: output
         if wanted.only_logits_count:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
@@ -197,13 +198,6 @@ class ModelRunner:
             )
 
         return LateAnswer(others.batch_rows.request_ids, answer)
-
-    def _add_proposals(self, batch: Batch, output: ModelOutput) -> ModelOutput:
-        if self._drafter is not None:
-            return msgspec.structs.replace(output, proposals=self._drafter.propose(batch, output))
-        if any(scheduled.num_wanted for scheduled in batch.sequences):
-            return msgspec.structs.replace(output, proposals=Proposals({}, has_failed=True))
-        return output
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """Note what was sampled for sequences of an earlier batch; for those that were released since, nothing."""

@@ -41,6 +41,7 @@ async def test_usage_sums_over_choices_and_outputs_what_was_right_and_wrong(draf
 
     def say(key, accepted, rejected, reason=None):
         counts = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+        counts |= {"draft_tokens": accepted + rejected + 1, "accepted_draft_tokens": accepted}
         output = TokenOutput(key, [1], reason, **counts)
         drafting.engine.say(StepOutputs([output], running=2, waiting=0, kv_cache_usage=0.0))
 
@@ -49,3 +50,4 @@ async def test_usage_sums_over_choices_and_outputs_what_was_right_and_wrong(draf
     say("2", 0, 4, "length")
     usage = [message async for message in stream][-1].usage
     assert (usage.accepted_prediction_tokens, usage.rejected_prediction_tokens) == (5, 5)
+    assert (usage.draft_tokens, usage.accepted_draft_tokens) == (13, 5)

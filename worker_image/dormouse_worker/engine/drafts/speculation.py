@@ -85,6 +85,8 @@ class Speculation:
     def _settle(self, request: Request, num_taken: int) -> None:
         assert request.drafts is not None, "something was proposed"
         num_proposed = request.num_draft_tokens
+        request.num_scored_draft_tokens += num_proposed
+        request.num_accepted_draft_tokens += num_taken
         self._num_draft_tokens += num_proposed
         self._num_with_taken[num_taken] += 1
         source = request.drafts.settle(num_proposed, num_taken)

@@ -51,9 +51,7 @@ class DraftModel:
         return self._model.weights_bytes
 
     def attach(self, runner: ModelRunner, cache: KVCache, host_cache: KVCache) -> None:
-        """Let a runner over these caches propose what this model says, unless it did not come back from a sleep."""
-        if self.sleep_part.lost:
-            return
+        """Let a runner over these caches propose what this model says."""
         forward = TorchForward(self._model, cache.part_from(self._first_layer))
         paths, native = ForwardPaths(forward, self._backend), None
         if isinstance(self._backend, NativeBackend):
@@ -62,7 +60,7 @@ class DraftModel:
 
         def make_drafter(sequences: InputBatch) -> Drafter:
             reach = Reach(cache.num_blocks, host_cache.num_blocks, cache.spec.block_size, sequences)
-            return Drafter(paths, Answers(native), sequences, reach, most)
+            return Drafter(paths, Answers(native), sequences, reach, most, is_there=lambda: not self.sleep_part.lost)
 
         runner.draft_by(make_drafter)
 

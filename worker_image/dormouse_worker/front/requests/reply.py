@@ -87,3 +87,5 @@ class Reply:
             usage.cached_tokens = self._streams[0].cached_tokens
             usage.accepted_prediction_tokens = sum(stream.accepted_prediction_tokens for stream in self._streams)
             usage.rejected_prediction_tokens = sum(stream.rejected_prediction_tokens for stream in self._streams)
+            usage.draft_tokens = sum(stream.draft_tokens for stream in self._streams)
+            usage.accepted_draft_tokens = sum(stream.accepted_draft_tokens for stream in self._streams)

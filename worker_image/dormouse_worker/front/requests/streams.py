@@ -84,6 +84,7 @@ class OutputStream:
         self.cached_tokens = 0  # prompt tokens that the prefix cache had
         self.accepted_prediction_tokens = 0  # of what the caller predicted, tried and right
         self.rejected_prediction_tokens = 0
+        self.draft_tokens = self.accepted_draft_tokens = 0  # proposed, and of these taken
         self.is_started = False  # the engine has said something of it
         self.is_finished = False  # nothing more will be pushed
         self.finish_reason: str | None = None
@@ -126,6 +127,8 @@ class OutputStream:
         self._note_times(output)
         self.accepted_prediction_tokens += output.accepted_prediction_tokens
         self.rejected_prediction_tokens += output.rejected_prediction_tokens
+        self.draft_tokens += output.draft_tokens
+        self.accepted_draft_tokens += output.accepted_draft_tokens
         for logprobs in output.prompt_logprobs or ():
             self._open_piece().prompt_logprobs.append(logprobs)
         self._add_tokens(output)

@@ -155,7 +155,7 @@ class WorkerMetrics:
             self._draft_tokens.inc(step.drafts.num_draft_tokens)
             self._accepted_tokens.inc(sum(step.drafts.num_accepted_tokens_per_pos))
             for position, count in enumerate(step.drafts.num_accepted_tokens_per_pos):
-                self._accepted_per_pos.labels(str(position)).inc(count)
+                self._accepted_per_pos.labels(self._model_name, str(position)).inc(count)
         if step.kv_store is not None:
             self._store.on_counts(step.kv_store)
 

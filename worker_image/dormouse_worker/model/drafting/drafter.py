@@ -59,9 +59,14 @@ class Drafter:
         reach: Reach,
         max_hole_tokens: int = MAX_HOLE_TOKENS,
         *,
+        is_there: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`paths` are the draft model's over its layers of the cache; `sequences` are the target's."""
+        """`paths` are the draft model's over its layers of the cache; `sequences` are the target's.
+
+        The model may not come back from a sleep, which shows after passes have begun: so it is asked each time.
+        """
+        self._is_there = is_there
         self._paths = paths
         self._answers = answers
         self._sequences = sequences
@@ -85,6 +90,8 @@ class Drafter:
         wanting = [each for each in batch.sequences if each.num_wanted and each.request_id not in silent]
         if not wanting:
             return None
+        if not self._is_there():
+            return Proposals({}, has_failed=True)
         began_s = self._clock()
         lines = [line for line in map(self._begin, wanting) if line.num_wanted > 0]
         try:
