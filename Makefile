@@ -71,7 +71,7 @@ unit: install ## Unit tests (no cluster, no network)
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
-	$(PY) -m pytest -n 2 --dist loadfile -m "not cluster and not gpu" tests/integration --durations=10
+	$(PY) -m pytest -n 2 --dist loadfile -m "not cluster and not gpu and not slow" tests/integration --durations=10
 
 .PHONY: faults
 faults: prepare ## What operator and gateway survive, quick part: real API server, real processes, broken network (2-3 minutes)
@@ -114,6 +114,7 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(PY) -m localkube.extras
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 	$(PY) -m pytest -n 2 -m "slow and not cluster and not gpu" tests $(APART) --durations=0
+	$(PY) -m pytest -n 2 --dist loadfile -m "slow and not cluster and not gpu" tests/integration --durations=0
 	$(MAKE) outside
 	$(MAKE) e2e-ladder
 	$(MAKE) e2e-install
