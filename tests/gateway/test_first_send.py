@@ -13,7 +13,10 @@ METHOD = "/tests.v1.Sends/Send"
 
 
 class Server(grpc.GenericRpcHandler):
-    """Sends first what the test says, cancels that in the middle, and ends the call with a status."""
+    """Sends first what the test says, cancels that in the middle, and ends the call with a status.
+
+    It reads all that the client says before: a client that still writes finds an error of its own in place of a status.
+    """
 
     def __init__(self, send):
         self._send = send
@@ -22,7 +25,8 @@ class Server(grpc.GenericRpcHandler):
         """See `grpc.GenericRpcHandler`."""
         return grpc.stream_stream_rpc_method_handler(self._serve)
 
-    async def _serve(self, _messages, context):
+    async def _serve(self, messages, context):
+        assert [message async for message in messages] == [b"asked"]
         client = FirstSend(context)
         sending = asyncio.create_task(self._send(client))
         await asyncio.sleep(0)
