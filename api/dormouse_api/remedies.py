@@ -136,10 +136,6 @@ REMEDIES: Mapping[str, str] = {
     "WakeRefused": "free the memory that the message names; it is tried again",
     "Verified": NOTHING,
     "ResidualTooHigh": "delete the pod that the message names, and report its log",
-    "Spec": NOTHING,
-    "Scaled": NOTHING,
-    "Operator": NOTHING,
-    "TwoWriters": "remove spec.scaling, or the autoscaler that the message names",
     # pools of GPUs
     "NoPods": "nothing: the pool's GPUs are the cluster's until a member has a pod there",
     "Released": "nothing: a request brings pods and GPUs back; spec.releaseAfterSeconds of the pool says when they go",

@@ -226,15 +226,12 @@ class FakeKube:
     async def patch_scale(
         self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
     ) -> Resource:
-        """See KubeApi. Whose the scale is changes with its number only."""
+        """See KubeApi. Who writes which fields is known of applies only."""
         assert field_manager, "the server would name the program instead"
         await self._record("patch_scale", kind, namespace, name, "scale")
         key = (kind.plural, namespace, name)
         fresh = self._stored(key)
         check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
-        if fresh["spec"].get("replicas") != replicas:
-            writer = {"manager": field_manager, "operation": "Update", "subresource": "scale"}
-            fresh["metadata"]["managedFields"] = [writer | {"time": self._time().strftime("%Y-%m-%dT%H:%M:%SZ")}]
         fresh["spec"]["replicas"] = replicas
         return scale_of(self._store.put(kind, key, fresh))
 

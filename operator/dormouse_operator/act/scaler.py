@@ -13,7 +13,6 @@ from dormouse_kube.api import INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.event_recorder import record_event
 from dormouse_operator.act.writes import Authority
-from dormouse_operator.decide.scale_rivals import SCALER, rival_of
 from dormouse_operator.decide.scaling import Decision, History, decide
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import EventRecord
@@ -21,6 +20,7 @@ from dormouse_operator.model import Activity, Deployment, Key, Scaling
 
 _LOG = logging.getLogger(__name__)
 
+SCALER = "dormouse-scaler"  # the field manager, apart from the operator's own
 PERIOD_S = 15.0  # between two looks, as the HorizontalPodAutoscaler's
 
 
@@ -65,8 +65,7 @@ class Scaler:
         deployment = situation.deployment
         scaling = deployment.scaling
         is_partial = situation.num_away > 0  # `replicas` are not those of the spec
-        has_rival = rival_of(deployment, situation.now) is not None
-        if scaling is None or situation.is_idle or is_partial or has_rival or not _may_scale(deployment):
+        if scaling is None or situation.is_idle or is_partial or not _may_scale(deployment):
             self.forget(deployment.key)
             return
         known = self._scaled.get(deployment.key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from dormouse_operator.model.adapters import Adapter
@@ -61,14 +60,6 @@ class SecretKey:
 
     name: str
     key: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleWriter:
-    """Who set `spec.replicas` through the scale subresource, and when."""
-
-    manager: str  # as the API server calls it: kubectl, kube-controller-manager for a HorizontalPodAutoscaler, …
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,5 +280,4 @@ class Deployment:
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
     canary: Canary | None = None  # it takes a share of another one's requests
-    scaled_by: ScaleWriter | None = None  # None = `replicas` was set with the rest of the spec
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

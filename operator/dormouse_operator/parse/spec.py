@@ -19,7 +19,6 @@ from dormouse_operator.model import (
     Placement,
     PoolMember,
     Rollout,
-    ScaleWriter,
     Scaling,
     SecretKey,
     Serving,
@@ -29,7 +28,7 @@ from dormouse_operator.parse.adapters import parse_adapters, parse_names
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.uris import parse_uri
-from dormouse_operator.parse.values import Raw, SpecError, parse_bytes, parse_time
+from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
 TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
 MODELS_ROOT = "/models"  # claims are mounted below it
@@ -74,16 +73,8 @@ def parse_deployment(raw: Raw) -> Deployment:
         adapter_secrets=parse_names(spec.get("adapterSecrets") or ()),
         serving=_parse_serving(spec.get("serving") or {}),
         canary=_parse_canary(raw),
-        scaled_by=_parse_scaled_by(metadata),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
-
-
-def _parse_scaled_by(metadata: Raw) -> ScaleWriter | None:
-    """Return who wrote the scale last."""
-    written = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") == "scale"]
-    writers = [ScaleWriter(entry["manager"], at) for entry in written if (at := parse_time(entry.get("time")))]
-    return max(writers, key=lambda writer: writer.at, default=None)
 
 
 def _parse_canary(raw: Raw) -> Canary | None:

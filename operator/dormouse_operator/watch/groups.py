@@ -1,7 +1,4 @@
-"""Copies of the objects of one deployment, packed: compressed JSON, some 1 KB each.
-
-Of managedFields only who wrote the scale is kept.
-"""
+"""Copies of the objects of one deployment, packed: compressed JSON without managedFields, some 1 KB each."""
 
 from __future__ import annotations
 
@@ -54,11 +51,6 @@ class Group:
 def pack(obj: Resource) -> bytes:
     """Return the object as bytes."""
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-    managers = obj["metadata"].get("managedFields") or ()
-    if scalers := [entry for entry in managers if entry.get("subresource") == "scale"]:
-        metadata["managedFields"] = [
-            {name: it for name, it in entry.items() if name != "fieldsV1"} for entry in scalers
-        ]
     return zlib.compress(json.dumps({**obj, "metadata": metadata}, separators=(",", ":")).encode(), level=1)
 
 

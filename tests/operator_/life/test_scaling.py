@@ -120,18 +120,6 @@ async def test_an_operator_that_does_not_lead_writes_nothing(rig):
     assert scales(rig) == []
 
 
-async def test_beside_another_writer_the_operator_stands_back_and_says_so(rig):
-    await rig.serving(scaling=SCALING, replicas=1)
-    tell(rig, in_flight=25)
-    await rig.kube.patch_scale(INFERENCE_DEPLOYMENTS, *rig.key, replicas=2, field_manager="kube-controller-manager")
-    await go_on(rig, 570)
-    assert replicas(rig) == 2
-    assert (rig.condition("ReplicasOwned")[1], rig.condition("Degraded")[1]) == ("TwoWriters", "TwoWriters")
-    await go_on(rig, 60)
-    assert replicas(rig) == 3
-    assert rig.condition("ReplicasOwned")[1] == "Operator"
-
-
 @pytest.mark.parametrize("error", [Unavailable("down"), Forbidden("may not patch inferencedeployments/scale")])
 async def test_a_write_that_fails_comes_again(rig, error, caplog):
     await rig.serving(scaling=SCALING, replicas=1)

@@ -204,23 +204,3 @@ def test_what_gateways_ask_for_and_the_rung_are_read_as_they_stand():
     ladder = parsed.recorded.ladder
     assert (ladder.rung, ladder.idle_s, ladder.wake_intent) == (Rung.LEVEL2, 600, "x")
     assert deployment().recorded.ladder is None
-
-
-def written(manager, at, subresource="scale"):
-    return {"manager": manager, "operation": "Update", "subresource": subresource, "time": at}
-
-
-@pytest.mark.parametrize(
-    ("fields", "manager"),
-    [
-        (None, None),
-        ([written("operator", "2026-01-01T00:00:00Z", "status")], None),
-        ([{"manager": "old", "subresource": "scale"}], None),
-        ([written("a", "2026-01-01T00:00:00Z"), written("b", "2026-01-01T00:00:01Z")], "b"),
-        ([written("b", "2026-01-01T00:00:01Z"), written("a", "2026-01-01T00:00:00Z")], "b"),
-    ],
-)
-def test_who_wrote_the_scale_last_is_known(fields, manager):
-    metadata = {"namespace": "team", "name": "tiny", "uid": "1", "managedFields": fields}
-    parsed = parse_deployment({"metadata": metadata, "spec": {"model": {"uri": "pvc://models/tiny"}}})
-    assert (parsed.scaled_by.manager if parsed.scaled_by else None) == manager

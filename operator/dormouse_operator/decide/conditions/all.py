@@ -17,7 +17,6 @@ from dormouse_operator.decide.conditions import (
     model_loaded,
     progressing,
     ready,
-    replicas_owned,
     scheduled,
     sleep_verified,
 )
@@ -47,6 +46,5 @@ def evaluate_all(situation: Situation, findings: Findings) -> Conditions:
         available.evaluate(situation, findings.serving),
         sleep,
         sleep_verified.evaluate(situation),
-        replicas_owned.evaluate(situation),
     )
     return {each.type: each for each in (*conditions, degraded.evaluate(situation, conditions))}
