@@ -32,6 +32,13 @@ LORA = ("--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora
 NO_HISTORY = ("--engine-restart-window", "0")  # each death is the first: no test waits for another's
 
 
+def peft_answers(model, adapter):
+    """Return what peft says without the adapter and with it."""
+    base, adapted = (greedy_tokens(model, path, PROMPT, MAX_TOKENS) for path in (None, adapter))
+    assert base != adapted
+    return {"tiny": base, "sql": adapted}
+
+
 @pytest.fixture(scope="module")
 def adapter(tiny_model, tmp_path_factory):
     return make_adapter(tmp_path_factory.mktemp("adapter") / "sql", tiny_model, rank=8)
@@ -39,10 +46,7 @@ def adapter(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tiny_model, adapter):
-    """What peft says without the adapter and with it."""
-    base, adapted = (greedy_tokens(tiny_model, path, PROMPT, MAX_TOKENS) for path in (None, adapter))
-    assert base != adapted
-    return {"tiny": base, "sql": adapted}
+    return peft_answers(tiny_model, adapter)
 
 
 @pytest.fixture(scope="module")

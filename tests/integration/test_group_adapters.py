@@ -7,15 +7,13 @@ import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as control
 from tests.integration.conftest import EPOCH
-from tests.integration.test_adapter_faults import LORA, ask, check_answers, tokens, want
+from tests.integration.test_adapter_faults import LORA, ask, check_answers, peft_answers, tokens, want
 from tests.integration.test_group_models import PROFILED, START_S
 from tests.integration.test_groups import has_state
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import make_adapter
 from tests.ports import free_port_pair
 
 pytestmark = pytest.mark.timeout(600)
-
-PROMPT, MAX_TOKENS = [42, 7, 7, 300], 12
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +23,7 @@ def adapter(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tiny_model, adapter):
-    """What peft says without the adapter and with it."""
-    base, adapted = (greedy_tokens(tiny_model, path, PROMPT, MAX_TOKENS) for path in (None, adapter))
-    assert base != adapted
-    return {"tiny": base, "sql": adapted}
+    return peft_answers(tiny_model, adapter)
 
 
 @pytest.fixture(scope="module", params=[(2, 1), (1, 2)], ids=["T2", "P2"])

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file, save_file
 
 from dormouse_worker.common.commands import KV_CACHE, TAGS
 from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument, InvalidSettings, ModelChanged
-from dormouse_worker.common.host import Host
 from dormouse_worker.executor.testing import generate, make_settings, start
 from dormouse_worker.executor.worker import bare_worker
 from dormouse_worker.executor.worker.bare_worker import BareWorker
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.native.library import Missing
+from tests.worker.executor.limited_host import LimitedHost
 from tests.worker.executor.sleeping_rank import PROMPTS, SleepingRank
 
 MIB = 1 << 20
@@ -51,17 +51,6 @@ executor.save_sharded_state(sys.argv[2] + "/saved")
 executor.shutdown()
 print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
 """
-
-
-class LimitedHost(Host):
-    """The real host, but with a memory limit of our choice."""
-
-    def __init__(self, limit_bytes):
-        super().__init__()
-        self.limit_bytes = limit_bytes
-
-    def memory_limit_bytes(self):
-        return self.limit_bytes
 
 
 @pytest.fixture

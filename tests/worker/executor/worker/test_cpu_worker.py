@@ -4,25 +4,14 @@ import pytest
 import torch
 
 from dormouse_worker.common.errors import InsufficientMemory, MaxModelLenTooLarge
-from dormouse_worker.common.host import Host
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.testing import generate, make_worker, start
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.model.testing import write_tiny_model
+from tests.worker.executor.limited_host import LimitedHost
 
 MIB = 1 << 20
-
-
-class LimitedHost(Host):
-    """The real host, but with a memory limit of our choice."""
-
-    def __init__(self, limit_bytes):
-        super().__init__()
-        self.limit_bytes = limit_bytes
-
-    def memory_limit_bytes(self):
-        return self.limit_bytes
 
 
 @pytest.fixture

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from dormouse_worker.common.errors import Damaged, Internal, InvalidArgument, InvalidSettings
+from dormouse_worker.common.errors import Internal, InvalidArgument, InvalidSettings
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
-from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.executor import WakeReport
 from dormouse_worker.engine.grammars import Grammars, Preparation
 from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker.allocation import Allocation
-from dormouse_worker.executor.worker.base import WorkerBase
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.sleeper import Sleeper
+from dormouse_worker.executor.worker.sleeping_worker import SleepingWorker
 from dormouse_worker.model.bare.loader import BareModel, load
 from dormouse_worker.model.bare.runner import BareRunner
 from dormouse_worker.model.cache_blocks import CacheBlocks, make_realm
@@ -34,7 +34,7 @@ from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 
-class BareWorker(WorkerBase):
+class BareWorker(SleepingWorker):
     """Implements `WorkerBase` for one rank, and the models of which `why_torch` knows no reason."""
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
@@ -122,21 +122,9 @@ class BareWorker(WorkerBase):
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `WorkerBase`: this rank is alone."""
 
-    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
-        """See `WorkerBase`."""
-        return self._sleeper().sleep(level, tags, kept_blocks)
-
-    def prepare_wake_up(self, tags: Collection[str]) -> int:
-        """See `WorkerBase`."""
-        return self._sleeper().prepare(tags)
-
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
-        try:
-            return self._sleeper().wake(tags, None, self._check_golden)
-        except Damaged:  # for good: hold nothing
-            self.shutdown()
-            raise
+        return self.wake_with(tags, None, self._check_golden)
 
     def stored_cache(self) -> StoredCache:
         """See `StoringExecutor.stored_cache`."""
@@ -185,7 +173,8 @@ class BareWorker(WorkerBase):
         assert self._allocation is not None, "initialize_cache comes first"
         return self._allocation
 
-    def _sleeper(self) -> Sleeper:
+    def sleeper(self) -> Sleeper:
+        """See `SleepingWorker`."""
         return Sleeper(self._device, self._meter, self._loaded().weights, self._allocated())
 
     def _free_cache(self) -> None:

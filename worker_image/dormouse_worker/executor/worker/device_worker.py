@@ -11,13 +11,13 @@ from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.worker import setup
-from dormouse_worker.executor.worker.base import WorkerBase
+from dormouse_worker.executor.worker.sleeping_worker import SleepingWorker
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.memory.meters import make_meter
 from dormouse_worker.model.memory.resident import Meter
 
 
-class DeviceWorker(WorkerBase):
+class DeviceWorker(SleepingWorker):
     """Implements of `WorkerBase` what has to do with the device; a subclass says what is computed on it."""
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:

@@ -9,13 +9,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from dormouse_worker.common.errors import Damaged, InvalidArgument
+from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
-from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.executor import WakeReport
 from dormouse_worker.executor.worker.device_worker import DeviceWorker
 from dormouse_worker.executor.worker.sleeper import Sleeper
 from dormouse_worker.model.sleep import SleepCycle
@@ -131,21 +131,9 @@ class LoneWorker(DeviceWorker):
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `WorkerBase`: there is no other rank."""
 
-    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
-        """See `WorkerBase`."""
-        return self._sleeper().sleep(level, tags, kept_blocks)
-
-    def prepare_wake_up(self, tags: Collection[str]) -> int:
-        """See `WorkerBase`."""
-        return self._sleeper().prepare(tags)
-
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
-        try:
-            return self._sleeper().wake(tags, None, self._verify)
-        except Damaged:  # for good: hold nothing
-            self.shutdown()
-            raise
+        return self.wake_with(tags, None, self._verify)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`. Raises InvalidArgument."""
@@ -178,6 +166,7 @@ class LoneWorker(DeviceWorker):
                 weights.check_integrity()
             self.repeat()
 
-    def _sleeper(self) -> Sleeper:
+    def sleeper(self) -> Sleeper:
+        """See `SleepingWorker`."""
         assert self._slumber is not None, "initialize_cache comes first"
         return Sleeper(self.device, self.meter, self.loaded().weights, self._slumber)

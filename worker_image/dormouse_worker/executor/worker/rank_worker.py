@@ -8,13 +8,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from dormouse_worker.common.errors import Damaged
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
-from dormouse_worker.engine.executor import SleepReport, WakeReport
+from dormouse_worker.engine.executor import WakeReport
 from dormouse_worker.engine.grammars import Grammars, Preparation
 from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker import setup
@@ -168,30 +167,13 @@ class RankWorker(ModelWorker):
         if self.layout.world_size > 1:
             self._allocated().append_sampled(tokens)
 
-    def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
-        """See `WorkerBase`."""
-        return self._sleeper().sleep(level, tags, kept_blocks)
-
-    def prepare_wake_up(self, tags: Collection[str]) -> int:
-        """See `WorkerBase`."""
-        return self._sleeper().prepare(tags)
-
     def wake_up(self, tags: Collection[str]) -> WakeReport:
         """See `WorkerBase`."""
-        return self._wake(tags, RankBarrier(self._group(), "wake_up"), self._check_golden)
+        return self.wake_with(tags, RankBarrier(self._group(), "wake_up"), self._check_golden)
 
     def undo_sleep(self, tags: Collection[str]) -> None:
         """See `WorkerBase`. Neither meets the others nor computes with them: not all of them take part."""
-        self._wake(tags, None, lambda _: self._loaded().weights.arrive())
-
-    def _wake(
-        self, tags: Collection[str], meeting: RankBarrier | None, verify: Callable[[Stopwatch], None]
-    ) -> WakeReport:
-        try:
-            return self._sleeper().wake(tags, meeting, verify)
-        except Damaged:  # for good: hold nothing
-            self.shutdown()
-            raise
+        self.wake_with(tags, None, lambda _: self._loaded().weights.arrive())
 
     def stored_cache(self) -> StoredCache:
         """See `StoringExecutor.stored_cache`."""
@@ -237,7 +219,8 @@ class RankWorker(ModelWorker):
         assert self._backend is not None, "load_model comes first"
         return self._backend
 
-    def _sleeper(self) -> Sleeper:
+    def sleeper(self) -> Sleeper:
+        """See `SleepingWorker`."""
         return Sleeper(self.device, self.meter, self._loaded().weights, self._allocated())
 
     def _allocated(self) -> Allocation:

@@ -73,7 +73,7 @@ class FrontSettings:
     lora_modules: tuple[tuple[str, str], ...] = ()  # names and sources of adapters that are there from the start
     lora_cache: Path = field(default_factory=lambda: default_folder("adapters"))  # where those of a hub lie
     lora_tokens: Path = Path("/adapter-tokens")  # the hub's tokens, SECRET/KEY below
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # of programs that talk to the hub
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # for who asks the hub
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
