@@ -48,12 +48,12 @@ def test_an_id_may_come_back_while_its_aborted_request_is_under_way(busy):
 
 
 def test_a_group_that_breaks_before_a_command_is_told_to_who_asked_and_ends_the_engine(busy):
-    _, _ = busy.controller._engine._under_way.pop()
+    _, _ = busy.controller._engine._under_way.batches.pop()
 
     def lost():
         raise RankLost("rank 1: its process ended")
 
-    busy.controller._engine._under_way.append((busy.executor.under_way[0], lost))
+    busy.controller._engine._under_way.batches.append((busy.executor.under_way[0], lost))
     busy.controller.handle(CommandRequest(7, CheckHealth()))
     assert busy.sent[-1].error_reason == "RankLost"
     with pytest.raises(RankLost, match="rank 1"):

@@ -3,6 +3,7 @@
 import pytest
 
 from dormouse_worker.engine.admission import Admission
+from dormouse_worker.engine.holdings import Holdings
 from dormouse_worker.engine.queues import Queues
 from tests.worker.engine.scheduler_kit import add, commit, make_scheduler, step
 
@@ -69,13 +70,13 @@ def test_the_head_of_the_queue_is_not_overtaken_by_a_smaller_request():
 def test_the_first_schedule_is_timed_once():
     scheduler = make_scheduler(num_blocks=4, tokens=16)
     add(scheduler, "old", 8, max_tokens=9)
-    scheduler._clock.now_s = 5.0
+    scheduler._admission._clock.now_s = 5.0
     young = add(scheduler, "young", 8, max_tokens=9)
     step(scheduler)
     step(scheduler)
     assert scheduler.counters.preemptions == 1
     scheduler.remove("old")
-    scheduler._clock.now_s = 9.0
+    scheduler._admission._clock.now_s = 9.0
     assert step(scheduler) == {"young": (0, 9, True)}
     assert young.first_scheduled_s == 5.0
 
@@ -185,4 +186,7 @@ class TestWindows:
 
 
 def test_queues_and_who_is_admitted_from_them_say_what_there_is():
-    assert repr(Admission(Queues(), None, None, max_num_seqs=4)) == "Admission(Queues(running=0, waiting=0), 4 places)"
+    admission = Admission(Queues(), None, None, max_num_seqs=4, clock=None)
+    assert repr(admission) == "Admission(Queues(running=0, waiting=0), 4 places)"
+    holdings = Holdings(Queues(), "nothing placed", None, adapters=None, images=None)
+    assert repr(holdings) == "Holdings(Queues(running=0, waiting=0), 'nothing placed')"

@@ -141,12 +141,13 @@ def test_a_group_that_breaks_behind_a_batch_that_failed_is_for_good():
     pipeline.add("a", "b", max_tokens=6)
     pipeline.executor.fail_once["execute_model"] = RuntimeError("boom")
     pipeline.engine._hand_over()
-    _, wait = pipeline.engine._under_way.pop()
+    assert repr(pipeline.engine._under_way) == "UnderWay(2 of 2)"
+    _, wait = pipeline.engine._under_way.batches.pop()
 
     def lost():
         wait()
         raise RankLost("rank 1")
 
-    pipeline.engine._under_way.append((pipeline.executor.under_way[1], lost))
+    pipeline.engine._under_way.batches.append((pipeline.executor.under_way[1], lost))
     with pytest.raises(RankLost, match="rank 1"):
         pipeline.engine.step()

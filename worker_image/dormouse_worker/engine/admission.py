@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dormouse_worker.engine import line
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.forward_pass import Pass
@@ -16,11 +18,20 @@ class Admission:
     Nor does anybody wait for an image that is encoded between passes, but who needs it.
     """
 
-    def __init__(self, queues: Queues, placement: Placement, adapters: AdapterSlots, *, max_num_seqs: int) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        placement: Placement,
+        adapters: AdapterSlots,
+        *,
+        max_num_seqs: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._queues = queues
         self._placement = placement
         self._adapters = adapters
         self._max_num_seqs = max_num_seqs
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"Admission({self._queues!r}, {self._max_num_seqs} places)"
@@ -38,6 +49,8 @@ class Admission:
             if request.shortage is None:
                 self._queues.admit(request)
                 request.lora_slot = self._adapters.hold(request.adapter)
+                if request.first_scheduled_s is None:
+                    request.first_scheduled_s = self._clock()
                 return request
             if request.shortage is not AN_IMAGE_WAITS or request.request_id not in waiting_for_images:
                 return None

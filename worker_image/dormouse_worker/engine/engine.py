@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import partial
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, AddRequest, DraftCounts, StepOutputs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals
 from dormouse_worker.engine.block_keeper import NoKeeper
-from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
+from dormouse_worker.engine.executor import Executor, ModelExecutor
 from dormouse_worker.engine.forward_pass import Counters
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.images.intake import why_no_images
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
+from dormouse_worker.engine.under_way import UnderWay
 from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class Engine:
         self._scheduler = scheduler
         self._clock = clock
         self._told = Counters()
-        self._under_way: deque[tuple[Batch, Callable[[], ModelOutput]]] = deque()  # oldest first
+        self._under_way = UnderWay(executor, scheduler.limits.max_batches_under_way)
         self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
         self.num_odd_in_a_row = 0  # of which no row was finite
 
@@ -148,24 +147,12 @@ class Engine:
         return None if grammar is None else self._executor.prepare_grammar(grammar)
 
     def _hand_over(self) -> None:
-        most = self._scheduler.limits.max_batches_under_way
-        while len(self._under_way) < most and (batch := self._scheduler.schedule()) is not None:
+        while self._under_way.has_room and (batch := self._scheduler.schedule()) is not None:
             self.keeper.save_evicted()
-            self._under_way.append((batch, self._submit(batch)))
-
-    def _submit(self, batch: Batch) -> Callable[[], ModelOutput]:
-        if self._scheduler.limits.max_batches_under_way > 1:
-            assert isinstance(self._executor, StagedExecutor), "nobody else takes several batches"
-            try:
-                return self._executor.submit(batch)
-            except GroupBroken:
-                raise
-            except Exception as error:  # noqa: BLE001  told in its turn, behind the batches before it
-                return partial(_raise, error)
-        return partial(self._executor.execute_model, batch)
+            self._under_way.submit(batch)
 
     def _collect(self) -> StepOutputs:
-        batch, wait_for_output = self._under_way.popleft()
+        batch, wait_for_output = self._under_way.take_oldest()
         started_s = self._clock()
         try:
             output = wait_for_output()
@@ -302,20 +289,4 @@ class Engine:
         logger.error("forward pass over %d sequences failed", len(batch.sequences), exc_info=error)
         self.num_failures_in_a_row += 1
         why = f"the forward pass failed: {type(error).__name__}: {error}"
-        return self.outputs([], dict.fromkeys(self._scheduler.fail(batch, list(self._discard())), why))
-
-    def _discard(self) -> Iterator[Batch]:
-        """Wait for the batches behind one that failed; yield them. Ranks in an unknown state computed them."""
-        while self._under_way:
-            batch, wait_for_output = self._under_way.popleft()
-            try:
-                wait_for_output()
-            except GroupBroken:
-                raise
-            except Exception as error:  # noqa: BLE001  a consequence of the first
-                logger.warning("a forward pass behind it failed too: %s", error)
-            yield batch
-
-
-def _raise(error: Exception) -> ModelOutput:
-    raise error
+        return self.outputs([], dict.fromkeys(self._scheduler.fail(batch, list(self._under_way.discard())), why))

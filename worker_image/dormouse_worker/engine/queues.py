@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from operator import attrgetter
 
 from dormouse_worker.engine import line
@@ -27,6 +28,14 @@ class Queues:
     def request_ids(self) -> list[str]:
         """Return every request that gets further tokens, running ones first."""
         return [request.request_id for request in (*self.running, *self.waiting) if not request.is_leaving]
+
+    def with_images(self, why: Mapping[bytes, str]) -> dict[str, str]:
+        """Return which requests that get further tokens have one of these images, each with what is said of it."""
+        return {
+            request.request_id: next(why[image.digest] for image in request.images if image.digest in why)
+            for request in self.by_id.values()
+            if not request.is_leaving and any(image.digest in why for image in request.images)
+        }
 
     def add(self, request: Request) -> None:
         """Let a new request wait."""

@@ -26,6 +26,7 @@ from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.drafts.speculation import Speculation
 from dormouse_worker.engine.drafts.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
+from dormouse_worker.engine.holdings import Holdings
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.images.turn import ImageTurn
 from dormouse_worker.engine.in_flight import make_in_flight
@@ -60,15 +61,17 @@ class Scheduler:
         self.adapters = adapters or AdapterSlots()
         self.images = images or EncoderCache()
         self._placement = Placement(tables, swap, self.counters, caches_prefixes=limits.caches_prefixes)
-        self._clock = clock
         self._queues = Queues()
-        self._admission = Admission(self._queues, self._placement, self.adapters, max_num_seqs=limits.max_num_seqs)
+        self._admission = Admission(
+            self._queues, self._placement, self.adapters, max_num_seqs=limits.max_num_seqs, clock=clock
+        )
         self._ranks = RankView(tables.layout.block_size, len(tables.layout.windows))
+        self._holdings = Holdings(
+            self._queues, self._placement, self._ranks, adapters=self.adapters, images=self.images
+        )
         self._turns = PromptTurns(limits.max_num_seqs)
         self._in_flight = make_in_flight(limits)
-        self.speculation = None
-        if limits.max_draft_tokens:
-            self.speculation = Speculation(limits)
+        self.speculation = Speculation(limits) if limits.max_draft_tokens else None
 
     def __repr__(self) -> str:
         return f"Scheduler(running={self.num_running}, waiting={self.num_waiting}, {self._placement!r})"
@@ -162,10 +165,10 @@ class Scheduler:
             self._in_flight.arrive(each)
         failed = [request_id for request_id in batch.request_ids if not self.is_leaving(request_id)]
         for request_id in batch.request_ids:
-            self._drop(self._queues.by_id[request_id])
+            self._holdings.drop(self._queues.by_id[request_id])
         for request_id in dict.fromkeys(request_id for each in later for request_id in each.request_ids):
             if request_id in self._queues.by_id:
-                self._take_back(self._queues.by_id[request_id])
+                self._holdings.start_over(self._queues.by_id[request_id])
         self._placement.forget(self._queues.waiting)
         self.forget_ranks()
         return failed
@@ -183,11 +186,7 @@ class Scheduler:
         """Forget images that cannot be encoded, and why; return which requests have one of them, with the reason."""
         for digest in why:
             self.images.forget(digest)
-        return {
-            request.request_id: next(why[image.digest] for image in request.images if image.digest in why)
-            for request in self._queues.by_id.values()
-            if not request.is_leaving and any(image.digest in why for image in request.images)
-        }
+        return self._queues.with_images(why)
 
     def wait_for_held(self, timeout_s: float) -> None:
         """Wait so long at most for what the first request that is held waits for, if there is one."""
@@ -197,15 +196,11 @@ class Scheduler:
 
     def forget_ranks(self) -> None:
         """The ranks know nothing any more: introduce everything anew."""
-        self._ranks.reset()
-        self.adapters.reset()
-        self.images.reset()
+        self._holdings.forget_ranks()
 
     def check_integrity(self) -> None:
         """Recount all blocks; when no request is left none may be held. Raises RuntimeError with the numbers."""
-        self._placement.check_integrity(is_idle=not self.has_work)
-        self.adapters.check_integrity(is_idle=not self.has_work)
-        self.images.check_integrity(self._queues.running)
+        self._holdings.check_integrity()
 
     def _batch(self, current: Pass) -> Batch:
         is_fresh, released = self._ranks.take_released()
@@ -231,30 +226,7 @@ class Scheduler:
         if request.request_id in self._in_flight:
             request.is_leaving = True
         else:
-            self._drop(request)
-
-    def _drop(self, request: Request) -> None:
-        if request in self._queues.running:
-            self.adapters.release(request.adapter)
-        self._queues.forget(request)
-        self.images.release(request.request_id, request.images)
-        self.adapters.end(request.adapter)
-        self._placement.free(request.request_id)
-        self._ranks.release(request.request_id)
-
-    def _take_back(self, request: Request) -> None:
-        """Let a running request wait, and compute it anew; one that is leaving goes."""
-        if request.is_leaving:
-            self._drop(request)
-            return
-        self.tables.free(request.request_id)
-        request.start_over()
-        self._wait_again(request)
-
-    def _wait_again(self, request: Request) -> None:
-        self._queues.wait_again(request)
-        self.adapters.release(request.adapter)
-        self.images.release(request.request_id, request.images)
+            self._holdings.drop(request)
 
     def _record(self, request: Request, run: Run) -> Progress:
         progress = record(request, run, self.limits.max_model_len)
@@ -268,11 +240,8 @@ class Scheduler:
         return progress
 
     def _schedule_running(self, current: Pass, chosen: list[Request]) -> None:
-        """Put the chosen into the pass in line order, each with its blocks; preempts from the line's far end.
-
-        Those that decode and have their block, nearly all, need nothing else.
-        """
-        schedule_decode = self._ranks.schedule_decode
+        """Put the chosen into the pass in line order, each with its blocks; preempts from the line's far end."""
+        schedule_decode = self._ranks.schedule_decode  # all that nearly every sequence needs
         turn = None
         if self.speculation is not None:
             turn = DraftTurn(
@@ -299,27 +268,18 @@ class Scheduler:
             current.may_admit = False
             if self._queues.running[-1].request_id in self._in_flight:  # wait for it
                 return False
-            last = self._preempt_last()
+            last = self._holdings.preempt_last()
             if last is chosen[-1]:
                 chosen.pop()
             if last is request:
                 return False
         return True
 
-    def _preempt_last(self) -> Request:
-        request = self._queues.running[-1]
-        self._placement.preempt(request)
-        self._ranks.release(request.request_id)
-        self._wait_again(request)
-        return request
-
     def _schedule_waiting(self, current: Pass) -> None:
         """Admit waiting sequences while there is room for them."""
         num_places = min(self.limits.max_num_seqs, len(self._queues.running) + len(self._queues.waiting))
         most = self._in_flight.share(num_places)
         while len(current.sequences) < most and (request := self._admission.admit_next(current)) is not None:
-            if request.first_scheduled_s is None:
-                request.first_scheduled_s = self._clock()
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
 
     def _introduce(

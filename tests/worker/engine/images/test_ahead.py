@@ -100,7 +100,7 @@ def test_an_image_that_two_wait_for_goes_on_where_one_of_them_ends(gallery):
 def test_a_preempted_request_finds_its_image_under_way(gallery):
     gallery.add("a", [[4], (1, 3)])
     gallery.engine.step()
-    assert gallery.scheduler._preempt_last().request_id == "a"
+    assert gallery.scheduler._holdings.preempt_last().request_id == "a"
     run_rest(gallery)
     assert ahead_by_pass(gallery)[: NUM_PIECES + 1] == [1, 1, 1, None]
 

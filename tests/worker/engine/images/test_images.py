@@ -186,7 +186,7 @@ def test_one_that_was_swapped_out_before_its_image_waits_for_its_turn_again(tmp_
     gallery.add("a", [(1, 4), [1], (3, 4), [2]])
     gallery.add("b", [[5, 6], (2, 4), [2]])
     gallery.engine.step()
-    assert gallery.scheduler._preempt_last().request_id == "b"
+    assert gallery.scheduler._holdings.preempt_last().request_id == "b"
     tokens = finish(gallery.engine, {name: [] for name in gallery.expected})
     assert gallery.scheduler.counters.swaps == 1
     assert gallery.encoded_by_pass[1:4] == [[1], [3], [2]]

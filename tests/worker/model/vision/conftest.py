@@ -53,7 +53,7 @@ class Seer:
         if preempts:
             for output in self.engine.step().outputs:
                 tokens[output.request_id] += output.token_ids
-            self.engine._scheduler._preempt_last()
+            self.engine._scheduler._holdings.preempt_last()
         return finish(self.engine, tokens)
 
     @property
