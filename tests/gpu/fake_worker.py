@@ -11,7 +11,7 @@ from dormouse_worker.model.attention.interface import AttentionMetadata, Attenti
 from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 
 
 class FakeGpuWorker(FakeDeviceWorker):

@@ -20,7 +20,7 @@ from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
 from dormouse_worker.model.sampling.answers import Answers, choose_on_device

@@ -12,7 +12,7 @@ from dormouse_worker.model.attention.interface import AttentionBackend, is_graph
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs, GraphMaker, graph_sizes
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.memory.arithmetic import estimate_graph_bytes
 from dormouse_worker.model.memory.resident import Meter
 from dormouse_worker.model.parallel.communicator import Communicator

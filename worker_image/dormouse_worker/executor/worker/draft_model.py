@@ -17,7 +17,7 @@ from dormouse_worker.model.forward.choose import ForwardPaths, describe_path
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.sampling.answers import Answers

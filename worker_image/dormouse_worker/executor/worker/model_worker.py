@@ -10,7 +10,8 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.device_worker import DeviceWorker
-from dormouse_worker.model.loader import LoadedModel, load
+from dormouse_worker.model.loaded import LoadedModel
+from dormouse_worker.model.loader import load
 
 
 class ModelWorker(DeviceWorker):

@@ -31,7 +31,7 @@ from dormouse_worker.model.attention.select import check_setting
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.graphs import GraphMaker
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.memory.fit import require_fit
 from dormouse_worker.model.memory.profile_run import ProfiledRank, profile_memory
 from dormouse_worker.model.parallel.communicator import Alone, Communicator

@@ -13,7 +13,7 @@ from dormouse_worker.model.attention.select import select_backend
 from dormouse_worker.model.cache_blocks import CacheBlocks, make_realm
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.memory.profile_run import ProfiledModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.start import connect_from_environment

@@ -14,7 +14,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.draft_files import check_vocabulary
 from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.loader import LoadedModel, load
+from dormouse_worker.model.loaded import LoadedModel
+from dormouse_worker.model.loader import load
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.vision.placed import ImageRows

@@ -17,7 +17,7 @@ from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.sampling.gather import to_device

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from dormouse_worker.common.host import Host, PeakMeter
-from dormouse_worker.model.loader import LoadedModel
+from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.vision.pieces import AfterEach
 from dormouse_worker.model.vision.tower import ImageTower
 
