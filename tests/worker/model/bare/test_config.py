@@ -23,6 +23,13 @@ LLAMA = {
     "rope_theta": 10000,
     "torch_dtype": "bfloat16",
 }
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
 QWEN3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 16}
 
@@ -35,6 +42,8 @@ def test_older_files_say_the_same_as_newer_ones():
     newer = {**without(LLAMA, "rope_theta"), "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
     assert read_config(LLAMA) == read_config(newer)
     assert read_config(LLAMA).head_dim == 8
+    scaled = {**without(LLAMA, "rope_theta"), "rope_parameters": {**LLAMA3, "rope_theta": 10000}}
+    assert read_config({**LLAMA, "rope_scaling": LLAMA3}) == read_config(scaled)
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
@@ -51,6 +60,7 @@ PUBLISHED = {  # what files of the hub say beside the sizes
     "SmolLM2": LLAMA
     | {"is_llama_config": True, "rope_interleaved": False, "rope_scaling": None, "transformers.js_config": {}}
     | {"attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False, "pretraining_tp": 1},
+    "Llama 3.1": LLAMA | {"rope_scaling": LLAMA3, "rope_theta": 500000.0, "max_position_embeddings": 131072},
     "TinyLlama": LLAMA | {"bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "tie_word_embeddings": False},
     "Qwen2.5": LLAMA
     | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_window_layers": 24}
@@ -76,9 +86,18 @@ def test_what_the_hubs_files_say_is_known(config):
         ({**LLAMA, "attention_bias": True}, "attention_bias is True"),
         ({**LLAMA, "mlp_bias": True}, "mlp_bias is True"),
         ({**LLAMA, "hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-        ({**LLAMA, "rope_scaling": {"rope_type": "llama3"}}, "rope_scaling is"),
-        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "no plain rotary embedding"),
-        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "no plain rotary embedding"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "llama3"}}, "factor is None"),
+        ({**LLAMA, "rope_scaling": LLAMA3 | {"factor": float("nan")}}, "factor is nan"),
+        (
+            {**LLAMA, "rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+            "high_freq_factor is not above low_freq_factor",
+        ),
+        ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}, "no rotary embedding of type"),
+        ({**LLAMA, "rope_scaling": "linear"}, "rope_theta is None"),
+        ({**LLAMA, "rope_scaling": LLAMA3, "rope_parameters": {"rope_theta": 1e4}}, "rope_theta is None"),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "no rotary embedding of type"),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "rope_type": ["linear"]}}, "no rotary embedding of type"),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "no rotary embedding of"),
         ({**LLAMA, "rope_parameters": [1]}, "rope_theta is None"),
         (without(LLAMA, "rope_theta"), "rope_theta is None"),
         (without(LLAMA, "num_key_value_heads"), "has no num_key_value_heads"),

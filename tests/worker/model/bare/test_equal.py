@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
-import torch
 
 from dormouse_worker.engine.batch import NewSequence, single
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.testing import generate, make_settings, make_worker, start
 from dormouse_worker.executor.worker.bare_worker import BareWorker
-from dormouse_worker.model.rotary import default_frequencies
 
 MIB = 1 << 20
 PLAIN = {"rope_type": "default", "rope_theta": 1e6}
+LLAMA3 = {  # of a model so small that its waves are short, between and long, too
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 MODELS = {
     "llama": ("llama", "float32", {}),
     "llama, bfloat16": ("llama", "bfloat16", {}),
@@ -22,6 +27,16 @@ MODELS = {
         "llama",
         "float32",
         {"head_dim": 128, "rope_parameters": PLAIN},
+    ),
+    "positions of Llama 3.1": (
+        "llama",
+        "float32",
+        {"rope_parameters": LLAMA3},
+    ),
+    "slower positions": (
+        "llama",
+        "bfloat16",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
     ),
     "a window": ("mistral", "bfloat16", {}),
     "biases, tied": ("qwen2", "bfloat16", {"tie_word_embeddings": True}),
@@ -84,11 +99,3 @@ def test_blocks_that_one_stored_are_those_of_the_other(pair):
     assert stored[0] == stored[1]
     blocks[1].write_blocks([7, 6], memoryview(b"".join(stored[0])))
     assert [bytes(block) for block in blocks[1].read_blocks([7, 6])] == stored[0]
-
-
-@pytest.mark.parametrize("size", [8, 64, 128])
-def test_frequencies_are_transformers_own_but_for_a_last_bit(size):
-    for theta in (10000.0, 500000.0, 1e6):
-        theirs = (1.0 / (theta ** (torch.arange(0, size, 2, dtype=torch.float) / size))).numpy()
-        ours = default_frequencies(theta, size)
-        assert (np.abs(ours.view(np.int32) - theirs.view(np.int32)) <= 1).all()

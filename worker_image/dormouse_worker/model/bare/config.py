@@ -6,12 +6,14 @@ own, says so, and leaves the model to transformers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from dormouse_worker.model.lean.unfit import Unfit
+from dormouse_worker.model.rotary import PARAMETERS, PLAIN
 from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
@@ -37,7 +39,6 @@ _FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformer
         "hidden_act": "silu",
         "mlp_bias": False,
         "pretraining_tp": 1,
-        "rope_scaling": None,
         "use_sliding_window": False,
     }
 )
@@ -71,6 +72,7 @@ _READ = frozenset(
         "layer_types",
         "rms_norm_eps",
         "rope_parameters",
+        "rope_scaling",
         "rope_theta",
         "sliding_window",
         "tie_word_embeddings",
@@ -91,7 +93,7 @@ class BareConfig:
     vocab_size: int
     head_dim: int
     rms_norm_eps: float
-    rope_theta: float
+    rope: Mapping[str, Any]  # what `rotary.frequencies` takes
     tie_word_embeddings: bool
     sliding_window: int | None
     has_biases: bool  # of queries, keys and values
@@ -108,7 +110,7 @@ def read_config(config: Mapping[str, Any]) -> BareConfig | Unfit:
         **{name: config[name] for name in _SIZES},
         head_dim=_head_size(config),
         rms_norm_eps=float(config["rms_norm_eps"]),
-        rope_theta=float(_rope(config)["rope_theta"]),
+        rope={"rope_type": PLAIN, **_rope(config)},
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         sliding_window=config["sliding_window"] if kind == "mistral" else None,
         has_biases=kind == "qwen2",
@@ -138,17 +140,26 @@ def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} is {config[name]!r}"
     if type(config["rms_norm_eps"]) not in (int, float):
         yield f"rms_norm_eps is {config['rms_norm_eps']!r}"
-    rope = _rope(config)
-    if rope.get("rope_type", "default") != "default" or not rope.keys() <= {"rope_theta", "rope_type"}:
-        yield "its positions are no plain rotary embedding"
-    if type(rope.get("rope_theta")) not in (int, float):
-        yield f"rope_theta is {rope.get('rope_theta')!r}"
+    yield from _wrong_rope(config)
     if set(config.get("layer_types") or ()) - {"full_attention"}:
         yield "its layers attend in several ways"
     window = config.get("sliding_window")
     if window is not None and (type(window) is not int or window < 1):
         yield f"sliding_window is {window!r}"
     yield from _wrong_heads(config)
+
+
+def _wrong_rope(config: Mapping[str, Any]) -> Iterator[str]:
+    rope = _rope(config)
+    wanted = PARAMETERS.get(str(rope.get("rope_type", PLAIN)))
+    if wanted is None or rope.keys() - wanted - {"rope_type"}:
+        yield f"its positions are no rotary embedding of type {' or '.join(PARAMETERS)}"
+        return
+    for name in sorted(wanted):
+        if type(rope.get(name)) not in (int, float) or not 0 < rope[name] < math.inf:
+            yield f"{name} is {rope.get(name)!r}"
+    if "high_freq_factor" in wanted and rope["high_freq_factor"] <= rope["low_freq_factor"]:
+        yield "high_freq_factor is not above low_freq_factor"
 
 
 def _wrong_heads(config: Mapping[str, Any]) -> Iterator[str]:
@@ -166,6 +177,8 @@ def _head_size(config: Mapping[str, Any]) -> Any:
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the embedding's parameters, as newer or as older files say them."""
-    found = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta")}
-    return found if isinstance(found, Mapping) else {}
+    """Return the embedding's parameters, as newer or as older files say them; none where it is not clear."""
+    newer, older = config.get("rope_parameters"), config.get("rope_scaling")
+    found = newer or {"rope_theta": config.get("rope_theta"), **(older if isinstance(older, Mapping) else {})}
+    is_unclear = bool(newer and older) or not isinstance(older or {}, Mapping)
+    return found if isinstance(found, Mapping) and not is_unclear else {}

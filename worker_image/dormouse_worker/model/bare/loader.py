@@ -21,7 +21,7 @@ from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec
 from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.lean.parts import Attention, Decoder, Embedding, GatedMLP, Layer, Linear, RMSNorm, Rotary
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.rotary import default_frequencies
+from dormouse_worker.model.rotary import frequencies
 from dormouse_worker.model.tensors import ARRAY_DTYPES, Dtype, name_of
 from dormouse_worker.model.weights.checkpoint import PlainSource
 from dormouse_worker.model.weights.layout import WeightLayout, plan_layout
@@ -143,7 +143,7 @@ def _decoder(config: BareConfig, weights: WeightStore, dtype: Dtype) -> Decoder:
     head = embedding if config.tie_word_embeddings else weights.tensor(HEAD)
     return Decoder(
         embedding=Embedding(embedding, dtype, config.hidden_size),
-        rotary=Rotary(default_frequencies(config.rope_theta, config.head_dim), 1.0),
+        rotary=Rotary(frequencies(config.rope, config.head_dim), 1.0),
         layers=tuple(_layer(config, weights, layer) for layer in range(config.num_hidden_layers)),
         norm=RMSNorm(weights.tensor(NORM), config.rms_norm_eps),
         head=Linear(head, None),

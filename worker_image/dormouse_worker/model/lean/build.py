@@ -18,7 +18,7 @@ from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
-from dormouse_worker.model.rotary import default_frequencies
+from dormouse_worker.model.rotary import PARAMETERS, frequencies
 from dormouse_worker.model.vision.rope import rope_axes
 from dormouse_worker.model.vision.text_part import stands_for, text_part
 
@@ -185,14 +185,15 @@ def _rotary(module: Any) -> Rotary:
 
 
 def _frequencies(module: Any) -> torch.Tensor:
-    """Return what the module turns by; where that is plain, rounded alike on every machine."""
+    """Return what the module turns by; where its kind is known, rounded alike on every machine."""
     own: torch.Tensor = module.inv_freq.float()
     rope = getattr(module.config, "rope_parameters", None) or {}
-    if rope.get("rope_type") != "default" or own.device.type != "cpu":
+    wanted = PARAMETERS.get(rope.get("rope_type", ""))
+    if wanted is None or not wanted <= rope.keys() or own.device.type != "cpu":
         return own
-    plain = torch.from_numpy(default_frequencies(float(rope["rope_theta"]), 2 * len(own)))
-    is_rounded = torch.allclose(plain, own, rtol=1e-6, atol=0) and not torch.equal(plain, own)
-    return plain if is_rounded else own
+    ours = torch.from_numpy(frequencies(rope, 2 * len(own)))
+    is_rounded = torch.allclose(ours, own, rtol=1e-6, atol=0) and not torch.equal(ours, own)
+    return ours if is_rounded else own
 
 
 def _norm(module: Any) -> RMSNorm:
