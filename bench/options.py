@@ -44,6 +44,7 @@ class Options:
     ways: tuple[str, ...] = WAYS  # of vLLM; the best counts
     picture: bool = False  # draw curves, which takes a sweep: `serve`
     parts: tuple[str, ...] = ()  # of `speculation`, by name; none = all
+    seed: int = 0  # of what a campaign of faults does in which order
     merge: bool = False  # put the rows beside those of the file that is there: some models, or one peer, at a time
 
     @property
@@ -81,6 +82,7 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
         "--merge", action="store_true", help="replace only these rows of the results: some models or one peer at a time"
     )
     add("--parts", nargs="+", default=[], help="speculation: measure these parts only")
+    add("--seed", type=int, default=0, help="pools_faults: the order of kills and calls (default 0)")
     add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
     return parser
 
@@ -97,6 +99,7 @@ def to_options(flags: argparse.Namespace) -> Options:
         ways=tuple(flags.ways),
         picture=flags.picture,
         parts=tuple(flags.parts),
+        seed=flags.seed,
         merge=flags.merge,
     )
 

@@ -1,10 +1,11 @@
 """What a pool's switches do to devices and calls while processes are killed: real workers, a real API server.
 
 Six members share two stand-in GPUs, each with room for one, and four clients call them all the time. In each phase of a
-slot (Yielding, Granting, Held) fronts and engines of who leaves and who comes, fronts of sleepers, the operator and the
-gateway are ended with SIGKILL, each --count times. The devices' books say whether two were ever awake on one, and
-whether anybody had more than it may; all answers must have the same tokens. In namespaces of its own, as root; rows
-stand in pools.json.
+slot (Yielding, Granting, Held) fronts, engines and whole workers of who leaves and who comes, fronts of sleepers, the
+operator and the gateway are ended with SIGKILL, each --count times, in an order of --seed's; a kill takes some four
+seconds. The devices' books say whether two were ever awake on one, and whether anybody had more than it may; all
+answers must have the same tokens, and only what a killed gateway ended may be asked again. In namespaces of its own, as
+root; rows stand in pools.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     enter.check()
     count = options.count or ROUNDS
-    return campaign_rows(enter.run_inside(Campaign, console, "bench.slots.inside", ROOT, "campaign", count))
+    found = enter.run_inside(Campaign, console, "bench.slots.inside", ROOT, "campaign", count, options.seed)
+    return campaign_rows(found)
 
 
 if __name__ == "__main__":

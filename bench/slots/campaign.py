@@ -31,9 +31,9 @@ AGAIN_S, CALL_S = 0.2, 280.0
 PAUSE_S = 1.0  # between two kills, at the least
 MOMENT_S = 20.0  # to find a victim in its phase
 LOOK_S = 0.002
-LONGEST_S = 1800.0  # of all rounds: where that is over, what was found until then counts
+LONGEST_S = 3000.0  # of all rounds: where that is over, what was found until then counts
 FRONTS_S = 2.0  # so long the processes that were found are believed to be all
-NOT_LOST = {"UNAVAILABLE", "CANCELLED", "INTERNAL"}  # with the gateway's own end; a client comes again
+NOBODY_THERE = "failed to connect"  # how a channel begins to say that no gateway listens
 
 
 @dataclass(slots=True)
@@ -43,30 +43,38 @@ class Calls:
     right: list[int] = field(default_factory=list)  # the tokens that every answer has
     answered: int = 0
     wrong: int = 0
+    longest_s: float = 0.0  # that a call took which was answered
     again: Counter[str] = field(default_factory=Counter)  # calls that were made again, by what ended them
     lost: Counter[str] = field(default_factory=Counter)
 
-    def take(self, tokens: list[int]) -> None:
+    def __str__(self) -> str:
+        return f"{self.answered} answered, {self.wrong} wrong, {self.lost.total()} lost, {self.longest_s:.1f} s at most"
+
+    def take(self, tokens: list[int], took_s: float) -> None:
         """Take an answer: all models are the same, and so is the request."""
         self.right = self.right or tokens
         self.answered += 1
+        self.longest_s = max(self.longest_s, took_s)
         self.wrong += tokens != self.right
 
 
-async def campaign(world: World, rounds: int) -> Campaign:
+async def campaign(world: World, rounds: int, seed: int) -> Campaign:
     """Kill each victim in each phase so often. Raises FleetError if anybody is not served in the end."""
+    began_s = time.monotonic()
     await prepare(world, ensure_model("tiny"), MEMBERS, num_gpus=NUM_GPUS)
     calls, stop = Calls(), asyncio.Event()
-    clients = [asyncio.create_task(_call(calls, stop, random.Random(seed))) for seed in range(NUM_CLIENTS)]
+    rngs = [random.Random(f"{seed}, client {number}") for number in range(NUM_CLIENTS)]
+    clients = [asyncio.create_task(_call(world, calls, stop, rng)) for rng in rngs]
     killed: Counter[str] = Counter()
     fronts = Fronts()
     end_s = time.monotonic() + LONGEST_S
-    for phase, victim in _cases(rounds):
+    for phase, victim in _cases(rounds, random.Random(seed)):
         if time.monotonic() > end_s:
             break
         await asyncio.sleep(PAUSE_S)
         if await _strike(world, fronts, phase, victim):
             killed[f"{victim}, {phase}"] += 1
+            world.say(f"kill {killed.total()}: {victim}, {phase}; {calls}")
     answered = calls.answered
     await world.until(
         "calls to be answered on", lambda: calls.answered >= answered + 2 * len(MEMBERS), timeout_s=CALL_S
@@ -75,6 +83,9 @@ async def campaign(world: World, rounds: int) -> Campaign:
     await asyncio.gather(*clients)
     marks = world.marks().values()
     found = Campaign(
+        seed=seed,
+        took_s=time.monotonic() - began_s,
+        longest_s=calls.longest_s,
         killed=dict(killed),
         answered=calls.answered,
         wrong=calls.wrong,
@@ -88,8 +99,8 @@ async def campaign(world: World, rounds: int) -> Campaign:
     return found
 
 
-def _cases(rounds: int) -> Iterator[tuple[Phase, Victim]]:
-    return (case for _ in range(rounds) for case in CASES)
+def _cases(rounds: int, rng: random.Random) -> Iterator[tuple[Phase, Victim]]:
+    return (case for _ in range(rounds) for case in rng.sample(CASES, len(CASES)))
 
 
 async def _strike(world: World, fronts: Fronts, phase: Phase, victim: Victim) -> bool:
@@ -117,32 +128,35 @@ def _kill(world: World, fronts: Fronts, slot: dict[str, object], victim: Victim)
         world.gateway.process.wait()
         world.gateway = GatewayProcess(world.cluster)
         return True
-    find = fronts.front_of if victim.startswith("front") else fronts.engine_of
-    pids = [pid for pod in world.seen.pods_of(victims.replica_of(slot, victim)) for pid in find(pod["metadata"]["uid"])]
+    pods = world.seen.pods_of(victims.replica_of(slot, victim))
+    pids = [pid for pod in pods for pid in fronts.pids_of(victim, pod["metadata"]["uid"])]
     for pid in pids:
         victims.kill(pid)
     return bool(pids)
 
 
-async def _call(calls: Calls, stop: asyncio.Event, rng: random.Random) -> None:
+async def _call(world: World, calls: Calls, stop: asyncio.Event, rng: random.Random) -> None:
     """Call one model after the other until told to stop; a call that a killed gateway ended is made again."""
     async with aio.insecure_channel(f"{HOST}:{PORT}", options=channel_options()) as channel:
         stub: rpc.InferenceAsyncStub = rpc.InferenceStub(channel)
         while not stop.is_set():
-            await _ask(stub, rng.choice(MEMBERS), calls)
+            await _ask(stub, rng.choice(MEMBERS), world, calls)
 
 
-async def _ask(stub: rpc.InferenceAsyncStub, model: str, calls: Calls) -> None:
+async def _ask(stub: rpc.InferenceAsyncStub, model: str, world: World, calls: Calls) -> None:
+    """Make one call. What ends it is a loss, unless the gateway that was asked has been killed since."""
     message = pb.GenerateRequest(
         model=f"{FLEET}/{model}",
         token_ids=pb.TokenIds(ids=PROMPT),
         sampling_params=pb.SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True),
     )
+    gateway, asked_s = world.gateway, time.monotonic()
     try:
         answers = [answer async for answer in stub.Generate(message, timeout=CALL_S)]
     except aio.AioRpcError as error:
-        name = error.code().name
-        (calls.again if name in NOT_LOST else calls.lost)[f"{name}: {(error.details() or '')[:80]}"] += 1
+        words = error.details() or ""
+        has_gone = world.gateway is not gateway or words.startswith(NOBODY_THERE)
+        (calls.again if has_gone else calls.lost)[f"{error.code().name}: {words[:80]}"] += 1
         await asyncio.sleep(AGAIN_S)
     else:
-        calls.take([token for answer in answers for token in answer.token_ids])
+        calls.take([token for answer in answers for token in answer.token_ids], time.monotonic() - asked_s)

@@ -33,6 +33,9 @@ class Placing(msgspec.Struct, frozen=True):
 class Campaign(msgspec.Struct, frozen=True):
     """What became of calls and devices while processes were killed."""
 
+    seed: int
+    took_s: float
+    longest_s: float  # that a call took which was answered
     killed: dict[str, int]  # by who and in which phase of a slot
     answered: int
     wrong: int  # answers with other tokens than all others
@@ -99,9 +102,11 @@ def placing_rows(found: Placing) -> list[Row]:
 def campaign_rows(found: Campaign) -> list[Row]:
     """Return the rows of the campaign."""
     kills = sum(found.killed.values())
-    where = "kill -9 of fronts, engines, operator and gateway at every step of switches, 6 members on 2 GPUs"
+    where = "kill -9 of fronts, engines, workers, operator and gateway at every step of switches, 6 members on 2 GPUs"
     return [
         Row(f"{where}: kills", kills, ""),
+        Row(f"{where}: seed", found.seed, ""),
+        Row(f"{where}: time for each", found.took_s / max(1, kills), "s"),
         *(Row(f"{where}: kills of {case}", count, "") for case, count in sorted(found.killed.items())),
         Row(f"{where}: answers", found.answered, "calls"),
         Row(f"{where}: workers awake on one slot", found.most_awake, "workers", goal=AtMost(1)),
@@ -109,5 +114,6 @@ def campaign_rows(found: Campaign) -> list[Row]:
         Row(f"{where}: bytes above a budget", found.over_budget_bytes, "bytes", goal=AtMost(0)),
         Row(f"{where}: answers with wrong tokens", found.wrong, "calls", goal=AtMost(0)),
         Row(f"{where}: lost", sum(found.lost.values()), "calls", goal=AtMost(0)),
+        Row(f"{where}: longest call", found.longest_s, "s"),
         Row(f"{where}: ended with a gateway, and asked again", sum(found.again.values()), "calls"),
     ]

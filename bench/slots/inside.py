@@ -24,9 +24,9 @@ async def _switches(progress: Progress, samples: int) -> Any:
         return await switches(world, samples)
 
 
-async def _campaign(progress: Progress, rounds: int) -> Any:
+async def _campaign(progress: Progress, rounds: int, seed: int) -> Any:
     async with running_world(progress) as world:
-        return await campaign(world, rounds)
+        return await campaign(world, rounds, seed)
 
 
 async def _placing(progress: Progress, num_pools: int) -> Any:

@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args
 Victim = Literal[
     "front of who leaves",
     "engine of who leaves",
+    "worker of who leaves",
     "front of who comes",
     "engine of who comes",
+    "worker of who comes",
     "front of a sleeper",
     "operator",
     "gateway",
@@ -25,8 +27,10 @@ _NOBODY: frozenset[tuple[Phase, Victim]] = frozenset(  # whom a phase does not k
     {
         ("Granting", "front of who leaves"),
         ("Granting", "engine of who leaves"),
+        ("Granting", "worker of who leaves"),
         ("Held", "front of who comes"),
         ("Held", "engine of who comes"),
+        ("Held", "worker of who comes"),
     }
 )
 CASES: tuple[tuple[Phase, Victim], ...] = tuple(
@@ -60,6 +64,16 @@ class Fronts:
     def engine_of(self, pod_uid: str) -> list[int]:
         """Return the engine's process of a pod; none while there is no engine."""
         return [int(child) for pid in self.front_of(pod_uid) for child in _children(pid)[:1]]
+
+    def pids_of(self, victim: Victim, pod_uid: str) -> list[int]:
+        """Return what of a pod a victim's words mean; nothing of a worker that has no engine."""
+        part, engine = victim.partition(" ")[0], self.engine_of(pod_uid)
+        parts = {
+            "front": self.front_of(pod_uid),
+            "engine": engine,
+            "worker": engine and [*self.front_of(pod_uid), *engine],
+        }
+        return parts[part]
 
 
 def _fronts_of(pod_uid: str) -> Iterator[int]:

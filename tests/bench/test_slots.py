@@ -70,8 +70,10 @@ def test_victims_are_found_by_what_a_slot_says_of_them():
     assert found == {
         "front of who leaves": "dusk",
         "engine of who leaves": "dusk",
+        "worker of who leaves": "dusk",
         "front of who comes": "dawn",
         "engine of who comes": "dawn",
+        "worker of who comes": "dawn",
         "front of a sleeper": "noon",
         "operator": "",
         "gateway": "",
@@ -94,6 +96,8 @@ async def test_a_pod_s_front_and_engine_are_the_processes_with_its_uid_as_long_a
     await until(engine)
     assert fronts.front_of(uid) == [front.pid]
     [child] = engine()
+    assert fronts.pids_of("worker of who leaves", uid) == [front.pid, child]
+    assert fronts.pids_of("front of a sleeper", uid) == [front.pid]
     kill(front.pid)
     await front.wait()
     assert (fronts.front_of(uid), fronts.engine_of(uid)) == ([], []), "what it knew runs no more"
@@ -103,7 +107,7 @@ async def test_a_pod_s_front_and_engine_are_the_processes_with_its_uid_as_long_a
 
 
 def test_every_process_of_a_switch_is_killed_in_every_phase_that_knows_it():
-    assert len(CASES) == 17
+    assert len(CASES) == 21
     assert {victim for _, victim in CASES} == set(VICTIMS)
     assert ("Granting", "front of who leaves") not in CASES
 
@@ -116,10 +120,23 @@ def test_pools_and_members_have_nodes_and_figures_for_each_of_them():
 
 
 def test_a_campaign_is_judged_by_the_books_of_devices_and_by_answers():
-    found = Campaign({"operator, Held": 2}, 100, 0, {"UNAVAILABLE: end": 3}, {}, 2, 0, 0)
-    kills, of_operator, _, awake, *_, lost, again = campaign_rows(found)
+    found = Campaign(
+        seed=7,
+        took_s=9.0,
+        longest_s=4.0,
+        killed={"operator, Held": 2},
+        answered=100,
+        wrong=0,
+        again={"UNAVAILABLE: end": 3},
+        lost={},
+        most_awake=2,
+        over_size_bytes=0,
+        over_budget_bytes=0,
+    )
+    kills, seed, each, of_operator, _, awake, *_, lost, longest, again = campaign_rows(found)
     assert of_operator.what.endswith("kills of operator, Held")
     assert (kills.ours, of_operator.ours, awake.holds, lost.holds, again.ours) == (2.0, 2.0, False, True, 3.0)
+    assert (seed.ours, each.ours, longest.ours) == (7.0, 4.5, 4.0)
 
 
 def test_the_workers_of_a_pool_s_members_wait_in_standby():
