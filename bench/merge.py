@@ -27,6 +27,13 @@ def merge_results(name: str, rows: Sequence[Row], directory: Path = RESULTS_DIR)
     return path
 
 
+def recorded(name: str, directory: Path) -> dict[str, float]:
+    """Return our figures in the file, by what they say; none if there is no file."""
+    path = directory / f"{name}.json"
+    rows = json.loads(path.read_text("utf-8"))["rows"] if path.is_file() else []
+    return {row["what"]: row["ours"] for row in rows}
+
+
 def merged(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the old rows with the new ones in the places of those that say the same, and the others behind. Pure."""
     replaced = {row["what"]: row for row in new}

@@ -24,10 +24,11 @@ LINE_CHARS = 120
 FILES = {
     "canary": "platform",
     "conformance": "platform",
+    "switch": "pools",
     "tenants": "platform",
 }  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
-    {"canary", "conformance", "platform", "quantized", "serve", "speculation", "tenants"}
+    {"canary", "conformance", "platform", "pools", "quantized", "serve", "speculation", "switch", "tenants"}
 )  # in parts: rows that a run does not have stay in the file
 
 

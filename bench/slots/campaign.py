@@ -31,7 +31,7 @@ AGAIN_S, CALL_S = 0.2, 280.0
 PAUSE_S = 1.0  # between two kills, at the least
 MOMENT_S = 20.0  # to find a victim in its phase
 LOOK_S = 0.002
-LONGEST_S = 3000.0  # of all rounds: where that is over, what was found until then counts
+LONGEST_S = 1800.0  # of all rounds: where that is over, what was found until then counts
 FRONTS_S = 2.0  # so long the processes that were found are believed to be all
 NOBODY_THERE = "failed to connect"  # how a channel begins to say that no gateway listens
 
@@ -60,7 +60,6 @@ class Calls:
 
 async def campaign(world: World, rounds: int, seed: int) -> Campaign:
     """Kill each victim in each phase so often. Raises FleetError if anybody is not served in the end."""
-    began_s = time.monotonic()
     await prepare(world, ensure_model("tiny"), MEMBERS, num_gpus=NUM_GPUS)
     calls, stop = Calls(), asyncio.Event()
     rngs = [random.Random(f"{seed}, client {number}") for number in range(NUM_CLIENTS)]
@@ -84,7 +83,6 @@ async def campaign(world: World, rounds: int, seed: int) -> Campaign:
     marks = world.marks().values()
     found = Campaign(
         seed=seed,
-        took_s=time.monotonic() - began_s,
         longest_s=calls.longest_s,
         killed=dict(killed),
         answered=calls.answered,

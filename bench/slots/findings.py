@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from bench.results import AtMost, Row
 from dormouse_cli.load.figures import percentile
+
+COUNTED = {"worlds", "kills", "calls"}  # units of what adds up
 
 
 class Placing(msgspec.Struct, frozen=True):
@@ -34,7 +37,6 @@ class Campaign(msgspec.Struct, frozen=True):
     """What became of calls and devices while processes were killed."""
 
     seed: int
-    took_s: float
     longest_s: float  # that a call took which was answered
     killed: dict[str, int]  # by who and in which phase of a slot
     answered: int
@@ -104,10 +106,10 @@ def campaign_rows(found: Campaign) -> list[Row]:
     kills = sum(found.killed.values())
     where = "kill -9 of fronts, engines, workers, operator and gateway at every step of switches, 6 members on 2 GPUs"
     return [
-        Row(f"{where}: kills", kills, ""),
-        Row(f"{where}: seed", found.seed, ""),
-        Row(f"{where}: time for each", found.took_s / max(1, kills), "s"),
-        *(Row(f"{where}: kills of {case}", count, "") for case, count in sorted(found.killed.items())),
+        Row(f"{where}: worlds", 1, "worlds"),
+        Row(f"{where}: the last seed", found.seed, ""),
+        Row(f"{where}: kills", kills, "kills"),
+        *(Row(f"{where}: kills of {case}", count, "kills") for case, count in sorted(found.killed.items())),
         Row(f"{where}: answers", found.answered, "calls"),
         Row(f"{where}: workers awake on one slot", found.most_awake, "workers", goal=AtMost(1)),
         Row(f"{where}: bytes above a slot's size", found.over_size_bytes, "bytes", goal=AtMost(0)),
@@ -117,3 +119,12 @@ def campaign_rows(found: Campaign) -> list[Row]:
         Row(f"{where}: longest call", found.longest_s, "s"),
         Row(f"{where}: ended with a gateway, and asked again", sum(found.again.values()), "calls"),
     ]
+
+
+def together(rows: Iterable[Row], recorded: Mapping[str, float]) -> list[Row]:
+    """Return a campaign's rows with those of campaigns before it: counts add up, of all else the highest stays."""
+    return [replace(row, ours=_joined(row, recorded.get(row.what, 0.0))) for row in rows]
+
+
+def _joined(row: Row, before: float) -> float:
+    return row.ours + before if row.unit in COUNTED else max(row.ours, before)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from bench.fleet.fake_workers import _begun
-from bench.slots.findings import Campaign, Placing, Switch, campaign_rows, placing_rows, switch_rows
+from bench.slots.findings import Campaign, Placing, Switch, campaign_rows, placing_rows, switch_rows, together
 from bench.slots.placing import num_nodes
 from bench.slots.victims import CASES, VICTIMS, Fronts, kill, replica_of
 from bench.slots.workers import arguments_of, environment_of
@@ -122,7 +122,6 @@ def test_pools_and_members_have_nodes_and_figures_for_each_of_them():
 def test_a_campaign_is_judged_by_the_books_of_devices_and_by_answers():
     found = Campaign(
         seed=7,
-        took_s=9.0,
         longest_s=4.0,
         killed={"operator, Held": 2},
         answered=100,
@@ -133,10 +132,13 @@ def test_a_campaign_is_judged_by_the_books_of_devices_and_by_answers():
         over_size_bytes=0,
         over_budget_bytes=0,
     )
-    kills, seed, each, of_operator, _, awake, *_, lost, longest, again = campaign_rows(found)
+    _, seed, kills, of_operator, _, awake, *_, lost, longest, again = campaign_rows(found)
     assert of_operator.what.endswith("kills of operator, Held")
     assert (kills.ours, of_operator.ours, awake.holds, lost.holds, again.ours) == (2.0, 2.0, False, True, 3.0)
-    assert (seed.ours, each.ours, longest.ours) == (7.0, 4.5, 4.0)
+    assert (seed.ours, longest.ours) == (7.0, 4.0)
+    before = {kills.what: 40.0, longest.what: 9.5, awake.what: 1.0, "of something else": 100.0}
+    worlds, _, kills, *_, longest, again = together(campaign_rows(found), before)
+    assert (worlds.ours, kills.ours, longest.ours, again.ours) == (1.0, 42.0, 9.5, 3.0)
 
 
 def test_the_workers_of_a_pool_s_members_wait_in_standby():
