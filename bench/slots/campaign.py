@@ -33,7 +33,10 @@ MOMENT_S = 20.0  # to find a victim in its phase
 LOOK_S = 0.002
 LONGEST_S = 1800.0  # of all rounds: where that is over, what was found until then counts
 FRONTS_S = 2.0  # so long the processes that were found are believed to be all
-NOBODY_THERE = "failed to connect"  # how a channel begins to say that no gateway listens
+NOBODY_THERE = (  # how it is told that no gateway is there to which a Service would send anybody
+    "failed to connect",
+    "this gateway is still learning",
+)
 
 
 @dataclass(slots=True)
