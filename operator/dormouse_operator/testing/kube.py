@@ -95,6 +95,12 @@ class FakeNode:
         self.workers.workers.pop(pod["status"]["podIP"])
         self._edit(pod["metadata"], lambda obj: _set_ready(obj, is_ready=False))
 
+    def find(self, name: str, worker: FakeWorker) -> None:
+        """Let the node of a pod be heard again, with the worker that it had when it was lost."""
+        self.lost.discard(name)
+        pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)
+        self.workers.workers[pod["status"]["podIP"]] = worker
+
     def miss_probe(self, name: str) -> None:
         """Let the kubelet miss one probe of a pod: it is not ready until the next."""
         pod = next(pod for pod in self.kube.everything(PODS) if pod["metadata"]["name"] == name)

@@ -8,7 +8,7 @@ from dormouse_kube.api import EVENTS, GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import Key, WorkerState
 from dormouse_operator.observe.gateways import Told
-from dormouse_operator.parse import parse_pool
+from dormouse_operator.parse import parse_pool, slot_of
 from dormouse_operator.testing.gateways import FakeGateways
 from dormouse_operator.testing.kube import FakeNode, SteppedClock
 from dormouse_operator.testing.pooled import PooledWorkers
@@ -83,6 +83,16 @@ class PoolRig:
         self.held[name] += self.worker(name, index).running_requests
         self.node.crash(self.pods_of(name)[index], exit_code=137)
         self.tell()
+
+    def evict(self, pod):
+        """Delete a pod as the control plane does whose claim has a tainted device."""
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager"}
+
+        def go(obj):
+            obj["metadata"].update(deletionTimestamp="2026-01-01T00:00:30Z")
+            obj["status"]["conditions"].append(target)
+
+        self.kube.edit(PODS, POOL.namespace, pod, go)
 
     def finish(self, name):
         """Have all requests of a member end."""
@@ -168,6 +178,9 @@ class PoolRig:
             for pod in self.kube.everything(PODS)
             if pod["metadata"]["labels"].get("inference.dormouse.dev/deployment") == name
         ]
+
+    def slot_of(self, pod):
+        return slot_of(self.kube.peek(PODS, POOL.namespace, pod))
 
     def workers_of(self, name):
         return [self.node.worker_of(pod) for pod in self.pods_of(name) if self.has_worker(pod)]

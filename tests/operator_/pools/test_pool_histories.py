@@ -9,8 +9,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dormouse_api.names import LABEL_DEPLOYMENT
-from dormouse_kube.api import PODS
+from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.units import GIB
 from tests.operator_.pools.rig import POOL, PoolRig
@@ -18,16 +17,18 @@ from tests.operator_.pools.rig import POOL, PoolRig
 pytestmark = pytest.mark.timeout(300)  # some thousand passes
 
 NAMES = ("a", "b", "c")
+SECOND_GATEWAY = "b:1"
 BOUND = 400  # passes, a second each: the longest back-off, and every deadline of a victim on the way
 names = st.sampled_from(NAMES)
 
 
 class Histories(RuleBasedStateMachine):
-    """Requests, faults of workers, and operators that die after any pass."""
+    """Requests, faults of workers, nodes, claims and gateways, and operators that die after any pass."""
 
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
+        self.away = {}  # pods on nodes that are silent, with what runs there
 
     def do(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -84,8 +85,7 @@ class Histories(RuleBasedStateMachine):
     def fail(self, name):
         for worker in self.workers(name):
             if worker.state in {WorkerState.READY, WorkerState.LOADING, WorkerState.PROFILED}:
-                self.rig.held[name] += worker.running_requests
-                worker.running_requests = 0
+                self.lose_requests_of(name, worker)
                 worker.fail("Internal", "a test wants it")
 
     @rule(loads=st.booleans())
@@ -98,13 +98,51 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def delete_a_pod(self):
-        pods = [pod for name in NAMES for pod in self.rig.pods_of(name) if self.rig.has_worker(pod)]
-        if pods:
-            found = self.rig.kube.peek(PODS, POOL.namespace, pods[0])
-            self.rig.held[found["metadata"]["labels"][LABEL_DEPLOYMENT]] += self.rig.node.worker_of(
-                pods[0]
-            ).running_requests
-            self.do(self.rig.kube.delete(PODS, POOL.namespace, pods[0]))
+        pods = [(name, pod) for name in NAMES for pod in self.rig.pods_of(name) if self.rig.has_worker(pod)]
+        for name, pod in pods[:1]:
+            self.lose_requests_of(name, self.rig.node.worker_of(pod))
+            self.do(self.rig.kube.delete(PODS, POOL.namespace, pod))
+
+    @rule(is_heard=st.booleans())
+    def hear_a_second_gateway(self, is_heard):
+        (self.rig.operator.activities.drop if is_heard else self.rig.operator.activities.expect)(SECOND_GATEWAY)
+
+    @rule(number=st.integers(0, 1), change=st.sampled_from(["deallocated", "deleted"]))
+    def take_a_claim_by_force(self, number, change):
+        name = f"{POOL.name}-{number}"
+        if not self.rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, name):
+            return
+        if change == "deleted":
+            self.rig.kube.finish_deletion(RESOURCE_CLAIMS, POOL.namespace, name)
+        else:
+            self.rig.kube.edit(RESOURCE_CLAIMS, POOL.namespace, name, lambda claim: claim.update(status={}))
+
+    @rule(number=st.integers(0, 1))
+    def taint_a_device(self, number):
+        for name in NAMES:
+            for pod in self.rig.pods_of(name):
+                if self.rig.slot_of(pod) == f"{POOL.name}-{number}" and self.rig.has_worker(pod):
+                    self.lose_requests_of(name, self.rig.node.worker_of(pod))
+                    self.rig.evict(pod)
+
+    @rule(name=names)
+    def lose_a_node(self, name):
+        for pod in self.rig.pods_of(name)[:1]:
+            if self.rig.has_worker(pod):
+                worker = self.rig.node.worker_of(pod)
+                self.lose_requests_of(name, worker)
+                self.away[pod] = worker
+                self.rig.node.lose(pod)
+
+    @rule()
+    def find_the_nodes_again(self):
+        for pod, worker in self.away.items():  # they were cut off: nothing there has changed
+            self.rig.node.find(pod, worker)
+        self.away.clear()
+
+    def lose_requests_of(self, name, worker):
+        self.rig.held[name] += worker.running_requests
+        worker.running_requests = 0
 
     @invariant()
     def nobody_overlaps(self):
@@ -124,6 +162,7 @@ class Histories(RuleBasedStateMachine):
 
     async def serve_everyone(self):
         self.rig.loads_at_once = True
+        self.find_the_nodes_again()
         for name in NAMES:
             for worker in self.workers(name):
                 worker.refuses, worker.hangs, worker.missing_bytes = set(), set(), 0

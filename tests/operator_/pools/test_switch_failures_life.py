@@ -194,7 +194,7 @@ async def test_a_tainted_device_is_left_by_everyone_and_the_next_claim_has_anoth
     taken = [rig.pods_of(name)[0] for name in ("a", "b")]
     rig.node.lost |= set(taken)  # their ends take their time
     for pod in taken:
-        evict(rig, pod)
+        rig.evict(pod)
     rig.call("b")
     await rig.steps(3, 1.0)
     assert "deletionTimestamp" in rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")["metadata"]
@@ -232,12 +232,3 @@ def keep_while_used(rig):
     """Put on the slot's claim what keeps it until its last pod is gone."""
     finalizers = ["resource.kubernetes.io/delete-protection"]
     rig.kube.edit(RESOURCE_CLAIMS, POOL.namespace, "gpus-0", lambda obj: obj["metadata"].update(finalizers=finalizers))
-
-
-def evict(rig, pod):
-    """Delete a pod as the control plane does whose claim has a tainted device."""
-    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager"}
-    rig.kube.edit(
-        PODS, POOL.namespace, pod, lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-01T00:00:30Z")
-    )
-    rig.kube.edit(PODS, POOL.namespace, pod, lambda obj: obj["status"]["conditions"].append(target))
