@@ -29,6 +29,7 @@ NUM_GPUS, NUM_CLIENTS = 2, 4
 NUM_TOKENS, PROMPT = 24, tuple(range(3, 40))
 AGAIN_S, CALL_S = 0.2, 280.0
 PAUSE_S = 1.0  # between two kills, at the least
+CALM_ANSWERS, CALM_S = 4, 15.0  # before every second kill there are so many answers, unless that takes too long
 MOMENT_S = 20.0  # to find a victim in its phase
 LOOK_S = 0.002
 LONGEST_S = 1800.0  # of all rounds: where that is over, what was found until then counts
@@ -74,6 +75,8 @@ async def campaign(world: World, rounds: int, seed: int) -> Campaign:
         if time.monotonic() > end_s:
             break
         await asyncio.sleep(PAUSE_S)
+        if killed.total() % 2:  # the others strike in the middle of what the last one left
+            await _calm(calls)
         if await _strike(world, fronts, phase, victim):
             killed[f"{victim}, {phase}"] += 1
             world.say(f"kill {killed.total()}: {victim}, {phase}; {calls}")
@@ -98,6 +101,13 @@ async def campaign(world: World, rounds: int, seed: int) -> Campaign:
     )
     world.say(str(found))
     return found
+
+
+async def _calm(calls: Calls) -> None:
+    """Wait for answers, but not for long."""
+    enough, end_s = calls.answered + CALM_ANSWERS, time.monotonic() + CALM_S
+    while calls.answered < enough and time.monotonic() < end_s:
+        await asyncio.sleep(LOOK_S)
 
 
 def _cases(rounds: int, rng: random.Random) -> Iterator[tuple[Phase, Victim]]:
