@@ -83,7 +83,9 @@ class Answer:
         if self.wish.needs_prompts:
             self._prompts.take(message)
         said = self.parts.read(message)
-        finish = self.parts.finish(message.choice_index, FINISH_REASONS.get(message.finish_reason))
+        stop = message.matched_stop if message.HasField("matched_stop") else None
+        reason = FINISH_REASONS.get(message.finish_reason)
+        finish = self.parts.finish(message.choice_index, reason, at_stop_string=stop is not None)
         if self.wish.without_answer:
             return self._nothing(message.choice_index, finish)
         told = await tokens(self.texts, message.logprobs) if self.wish.with_logprobs else None
@@ -93,7 +95,6 @@ class Answer:
         index = message.choice_index
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + sum(len(token.text) for token in told or ())
-        stop = message.matched_stop if message.HasField("matched_stop") else None
         return Piece(index, said.text, told, finish, offset, ids, stop, reasoning=said.reasoning, calls=said.calls)
 
     async def with_prompt(self, piece: Piece) -> Piece:

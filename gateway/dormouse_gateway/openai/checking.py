@@ -165,8 +165,9 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
 def _check_kind(value: dict[str, Any], properties: Schema, path: str) -> None:
     """Raise for what is another kind of thing: that says more than what it lacks."""
     for name, item in value.items():
-        if "enum" in properties.get(name, ()):
-            check(item, properties[name], _join(path, name))
+        schema = properties.get(name, {})
+        if any("enum" in choice for choice in (schema, *schema.get("anyOf", ()))):
+            check(item, schema, _join(path, name))
 
 
 def _wanted(schema: Schema) -> str:

@@ -47,9 +47,13 @@ class Parts:
             "".join(part.content for part in message.parts), "".join(part.reasoning for part in message.parts), calls
         )
 
-    def finish(self, choice_index: int, reason: str | None) -> str | None:
-        """Return why a choice ended, as the APIs say it: one that called something ended for that."""
-        return "tool_calls" if reason == "stop" and choice_index in self._callers else reason
+    def finish(self, choice_index: int, reason: str | None, *, at_stop_string: bool = False) -> str | None:
+        """Return why a choice ended, as the APIs say it: one that called something ended for that.
+
+        A stop string may have cut a call, as a limit may: its arguments are closed, and need not fit.
+        """
+        called = reason == "stop" and not at_stop_string and choice_index in self._callers
+        return "tool_calls" if called else reason
 
     def _call(self, part: pb.AnswerPart) -> ToolCall:
         if part.HasField("call"):

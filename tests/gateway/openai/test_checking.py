@@ -82,6 +82,7 @@ def test_the_schemas_are_schemas(kind, schema):
         ({"model": ""}, "model is 0 characters; allowed: 1 to 256"),
         ({"tool_choice": "any"}, 'tool_choice is "any"; allowed: "auto", "none", "required"'),
         ({"tool_choice": {"type": "custom"}}, 'tool_choice.type is "custom"; allowed: "function", "allowed_tools"'),
+        ({"allowed_token_ids": []}, "allowed_token_ids is 0 items; allowed: 1 to"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function is missing"),
         ({"messages": []}, "messages is 0 items; allowed: 1 to 1024"),
         ({"messages": [{"content": "a"}]}, "messages[0].role is missing; allowed: As the model's template"),
@@ -172,6 +173,11 @@ FLAT = {"type": "object", "properties": {"a": TEXT}}
         (["1"], DIGITS, 'at[0] is "1"; allowed: an integer'),
         ([1, 1.5], DIGITS, "at[1] is 1.5; allowed: an integer"),
         ({"kind": "b"}, NEEDY, 'at.kind is "b"; allowed: "a"'),
+        (
+            {"kind": "b"},
+            NEEDY | {"properties": {"kind": {"anyOf": [{"enum": ["a"]}, {"type": "null"}]}, "need": TEXT}},
+            'at.kind is "b"; allowed: "a"',
+        ),
         ({"other": 1}, NEEDY, "at.need is missing; allowed: a string"),
         ({"kind": "a"}, NEEDY, "at.need is missing; allowed: a string"),
         (

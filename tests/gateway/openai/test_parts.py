@@ -60,6 +60,7 @@ def test_a_choice_that_called_something_ends_for_that_unless_it_was_cut():
     read.read(message(begins(0, "f"), choice=1))
     assert [read.finish(choice, "stop") for choice in (0, 1)] == ["stop", "tool_calls"]
     assert read.finish(1, "length") == "length"
+    assert read.finish(1, "stop", at_stop_string=True) == "stop"
     assert read.finish(1, None) is None
 
 
@@ -94,6 +95,15 @@ SAID = (
     message(goes_on(0, "1}"), begins(1, "g"), choice=0),
     message(goes_on(1, "{}"), finish_reason=pb.FINISH_REASON_STOP),
 )
+
+
+async def test_a_stop_string_that_cut_a_call_is_why_the_choice_ended():
+    cut = message(goes_on(0, '"}'), finish_reason=pb.FINISH_REASON_STOP, matched_stop="x")
+    answer = Answer(Wish((pb.GenerateRequest(),), is_stream=False), texts=None, parts=parts())
+    source = Messages(message(begins(0, "f"), goes_on(0, '{"a":"')), cut)
+    whole = (await in_one_piece(source, answer, Choices(Head(CHAT, "id", "tiny", 0))))["choices"][0]
+    assert whole["finish_reason"] == "stop"
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == '{"a":""}'
 
 
 async def test_each_message_of_a_call_is_an_event_and_all_of_them_make_the_whole():

@@ -230,4 +230,45 @@ SAMPLES = {
         _BOTH,
         forced="",
     ),
+    "forced, cut before it begins": Sample(" \n", Said(), forced="weather"),
+    "forced, cut in its thoughts": Sample("<think>Hm", Said("", "Hm"), "", "think", forced="weather"),
+    "forced, a list cut before its first call": Sample('[{"', Said(), forced=""),
+    "forced, a list cut before its second call": Sample(
+        '[{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}, {"na', Said(calls=(OSLO,)), forced=""
+    ),
+    "forced, no list": Sample("[Hello", Said("[Hello"), forced=""),
+    "hermes, a member that nobody knows": Sample(
+        '<tool_call>{"name": "now", "note": [1, "b"], "arguments": {}}</tool_call>', Said(calls=(NOW,)), "hermes"
+    ),
+    "hermes, a name with a space": Sample(
+        '<tool_call>{"name": "no w"}</tool_call>', Said('<tool_call>{"name": "no w"}</tool_call>'), "hermes"
+    ),
+    "hermes, the longest name": Sample(
+        f'<tool_call>{{"name": "{"n" * 256}"}}</tool_call>', Said(calls=(("n" * 256, "{}"),)), "hermes"
+    ),
+    "hermes, a longer name": Sample(
+        f'<tool_call>{{"name": "{"n" * 257}"}}</tool_call>',
+        Said(f'<tool_call>{{"name": "{"n" * 257}"}}</tool_call>'),
+        "hermes",
+    ),
+    "hermes, no name": Sample(
+        '<tool_call>{"name": " "}</tool_call>', Said('<tool_call>{"name": " "}</tool_call>'), "hermes"
+    ),
+    "llama, a list": Sample(
+        '[{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}, {"name": "now"}]', _BOTH, "llama3_json"
+    ),
+    "llama, a list of no tools": Sample('[{"name": "Bob"}]', Said('[{"name": "Bob"}]'), "llama3_json"),
+    "llama, close together": Sample(
+        '{"name": "now"};{"name": "now"},{"name": "now"} so', Said("so", calls=(NOW, NOW, NOW)), "llama3_json"
+    ),
+    "llama, several behind a tag": Sample(
+        '<|python_tag|>{"name": "now"};{"name": "now"} ; {"name": "now"}', Said(calls=(NOW, NOW, NOW)), "llama3_json"
+    ),
+    "mistral, an object": Sample('[TOOL_CALLS] {"name": "now"}', Said(calls=(NOW,)), "mistral"),
+    "granite, text behind": Sample('<|tool_call|>[{"name": "now"}]So.', Said("So.", calls=(NOW,)), "granite"),
+    "glm45, a tool that nobody knows": Sample(
+        "<tool_call>ask<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>",
+        Said(calls=(("ask", '{"n":2}'),)),
+        "glm45",
+    ),
 }

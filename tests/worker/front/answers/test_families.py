@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from dormouse_worker.front.answers.events import Arguments
 from dormouse_worker.front.answers.families import HARMONY, TOOL_FAMILIES
-from tests.worker.front.answers.corpus import SAMPLES, Sample, collected
+from dormouse_worker.front.answers.parser import AnswerParser
+from tests.worker.front.answers.corpus import SAMPLES, TOOLS, Sample, collected
 
 NUM_SPLITS = 60
 NUM_SPLITS_OF_A_FAMILY = 10_000
@@ -70,6 +72,15 @@ def test_an_answer_goes_on_elsewhere_after_any_character(name: str):
         told = first.feed(sample.text[:cut])
         second.feed(sample.text[:cut])
         assert collected([*told, *second.feed(sample.text[cut:]), *second.finish()]) == sample.says
+
+
+@pytest.mark.parametrize("name", ["hermes twice", "llama, close together", "pythonic"])
+def test_only_the_first_call_is_told_where_one_is_wanted(name: str):
+    sample = SAMPLES[name]
+    parser = AnswerParser(replace(sample.grammar, is_single=True), TOOLS)
+    said = collected([*parser.feed(sample.text), *parser.finish()])
+    assert said == replace(sample.says, calls=sample.says.calls[:1])
+    assert parser.num_calls == len(sample.says.calls)
 
 
 def test_arguments_come_while_they_are_written():

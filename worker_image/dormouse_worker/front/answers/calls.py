@@ -126,7 +126,7 @@ class PairCalls:
             key, marker = yield from read_until(source, [self.key_closing, self.closing])
             if self.value_opening and marker == self.key_closing:
                 _, marker = yield from read_until(source, [self.value_opening, self.closing])
-            if marker in {"", self.closing}:
+            if marker == self.closing:
                 return
             value, ended = yield from read_until(source, [self.value_closing])
             if ended:

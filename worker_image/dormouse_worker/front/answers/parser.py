@@ -57,7 +57,6 @@ class AnswerParser:
         self._source = Source()
         self._out = Emitter(schemas, is_single=grammar.is_single)
         self._reader = self._read()
-        self._is_done = False
         if grammar.begun:
             self.feed(grammar.begun)  # and nothing of it is told
 
@@ -83,8 +82,7 @@ class AnswerParser:
         return self._out.take()
 
     def _advance(self) -> None:
-        if not self._is_done:
-            self._is_done = next(self._reader, self) is self
+        next(self._reader, None)  # one that is through has nothing to add
 
     def _read(self) -> Wait:
         grammar, source, out = self._grammar, self._source, self._out
@@ -172,13 +170,16 @@ def _read_json_calls(source: Source, out: Emitter, first: str) -> Wait:
 
 
 def _read_forced(source: Source, out: Emitter, name: str) -> Wait:
-    """Read a text that a grammar made: arguments of one function, or a list of calls."""
+    """Read a text that a grammar made: arguments of one function, or a list of calls. What is cut off is nobody's."""
     source.mark()
     try:
-        if name:
+        if not (yield from source.skip_space()):
+            source.forget_mark()  # cut before a call began
+        elif name:
             yield from read_arguments(source, begin(source, out, name))
         else:
             yield from read_objects(source, out)
     except Malformed:
-        out.content(source.give_back())
+        read = source.give_back()
+        out.content("" if source.is_cut else read)
     source.forget_mark()

@@ -40,6 +40,11 @@ class Source:
         return self._text[self._at :]
 
     @property
+    def is_cut(self) -> bool:
+        """Return whether nothing is left and nothing comes any more."""
+        return self.is_ended and self._at == len(self._text)
+
+    @property
     def at(self) -> int:
         """Return where in the text the unread begins, until more of it comes."""
         return self._at
