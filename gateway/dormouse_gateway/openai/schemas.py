@@ -118,7 +118,8 @@ VLLM: Mapping[str, Json] = {
     "include_stop_str_in_output": BOOLEAN | {"description": "The stop string is part of the text."},
     "skip_special_tokens": BOOLEAN | {"description": "Default true."},
     "bad_words": array(text(1, MAX_BAD_WORD_BYTES), MAX_BAD_WORDS) | {"description": "Words that are not said."},
-    "allowed_token_ids": array(TOKEN_ID, MAX_ALLOWED_TOKEN_IDS, least=1) | {"description": "Only these tokens are said."},
+    "allowed_token_ids": array(TOKEN_ID, MAX_ALLOWED_TOKEN_IDS, least=1)
+    | {"description": "Only these tokens are said."},
     "logprob_token_ids": array(TOKEN_ID, MAX_LOGPROB_TOKEN_IDS)
     | {"description": "With logprobs, these tokens are told of behind the likeliest ones, likely or not."},
     "priority": PRIORITY,

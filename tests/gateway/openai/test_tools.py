@@ -92,6 +92,10 @@ def tokens_of(text):
     return tuple(order.index(letter) for piece, _ in pieces for letter in piece)
 
 
+END = "!"
+ENDS = {"stop_token_ids": list(tokens_of(END))}  # as an end-of-sequence token does
+
+
 async def test_what_is_thought_said_and_called_comes_in_fields_of_its_own(speaking):
     async with speaking(SPOKEN) as model:
         answer = await model.ask(tools=TOOLS)
@@ -103,8 +107,8 @@ async def test_what_is_thought_said_and_called_comes_in_fields_of_its_own(speaki
 
 
 async def test_a_stream_says_the_same(speaking):
-    async with speaking(SPOKEN) as model:
-        stream = await model.ask(tools=TOOLS, stream=True, stop="}", extra_body={"include_stop_str_in_output": True})
+    async with speaking(SPOKEN + END) as model:
+        stream = await model.ask(tools=TOOLS, stream=True, extra_body=ENDS)
         chunks = [chunk.choices[0] async for chunk in stream]
         deltas = [chunk.delta for chunk in chunks]
         assert "".join(delta.content or "" for delta in deltas) == "S"
@@ -143,14 +147,19 @@ async def test_an_answer_that_moves_to_another_worker_is_told_apart_as_if_it_had
     assert "".join(part.function.arguments for part in parts) == '{"x":1}'
 
 
-async def test_an_answer_that_ends_with_a_call_says_so_and_one_that_is_cut_has_whole_json(speaking):
-    async with speaking('[TOOL_CALLS]a[ARGS]{"x": 12, "y": "z') as model:
-        cut = (await model.ask(tools=TOOLS)).choices[0]
-        assert (cut.finish_reason, cut.message.content) == ("length", None)
-        assert json.loads(cut.message.tool_calls[0].function.arguments) == {"x": 12, "y": "z"}
-        ended = (await model.ask(tools=TOOLS, stop="y")).choices[0]
-        assert ended.finish_reason == "tool_calls"
-        assert json.loads(ended.message.tool_calls[0].function.arguments) == {"x": 12}
+@pytest.mark.parametrize(
+    ("more", "reason", "arguments"),
+    [
+        ({}, "length", {"x": 12, "y": "z!"}),
+        ({"stop": "y"}, "stop", {"x": 12}),
+        ({"extra_body": ENDS}, "tool_calls", {"x": 12, "y": "z"}),
+    ],
+)
+async def test_a_call_is_whole_json_also_where_a_limit_or_a_stop_string_cut_it(speaking, more, reason, arguments):
+    async with speaking('[TOOL_CALLS]a[ARGS]{"x": 12, "y": "z' + END) as model:
+        ended = (await model.ask(tools=TOOLS, **more)).choices[0]
+        assert (ended.finish_reason, ended.message.content) == (reason, None)
+        assert json.loads(ended.message.tool_calls[0].function.arguments) == arguments
 
 
 async def test_without_parallel_calls_the_first_is_all(speaking):
@@ -176,8 +185,8 @@ async def test_a_model_of_no_family_says_everything_in_its_content(speaking):
 
 
 async def test_a_required_call_is_bound_by_the_schemas_and_read_from_the_list(speaking):
-    async with speaking('[{"name": "b", "parameters": {"x": 1}}]') as model:
-        choice = (await model.ask(tools=TOOLS, tool_choice="required", stop="]")).choices[0]
+    async with speaking('[{"name": "b", "parameters": {"x": 1}}]' + END) as model:
+        choice = (await model.ask(tools=TOOLS, tool_choice="required", extra_body=ENDS)).choices[0]
         assert choice.finish_reason == "tool_calls"
         assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == [
             ("b", '{"x":1}')
