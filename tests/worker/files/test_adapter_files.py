@@ -158,6 +158,8 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, words):
         ),
         (tensors_of(["model.layers.0.self_attn.q_proj"], dtype="I8"), "of type I8"),
         ({"base_model.model.lm_head.weight": ("F32", [6, 4])}, "is none of a LoRA's"),
+        ({"base_model.model.lm_head.lora_A.weight": ("F32", [2, 4])}, "is for 'lm_head', which is no linear layer of"),
+        ({"base_model.model.model.embed_tokens.lora_embedding_A": ("F32", [2, 6])}, "adapts embeddings, which is not"),
         ({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": ("F32", [2, 4])}, "has no lora_B"),
     ],
     ids=str,

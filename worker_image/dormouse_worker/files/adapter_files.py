@@ -25,6 +25,7 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_MESSAGE = 1000  # characters
 DTYPES = ("F32", "BF16", "F16")
 _PREFIX = "base_model.model."
+_EMBEDDING = ".lora_embedding_"
 _ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
 
 Take = Callable[[StoredTensor, bytearray], object]  # of one tensor and its bytes
@@ -183,6 +184,8 @@ def _module_of(name: str) -> tuple[str, str]:
     for end, half in _ENDS.items():
         if name.startswith(_PREFIX) and name.endswith(end):
             return name.removeprefix(_PREFIX).removesuffix(end), half
+    if _EMBEDDING in name:
+        raise AdapterInvalid(f"tensor {name!r} adapts embeddings, which is not computed here; target linear layers")
     raise AdapterInvalid(f"tensor {name!r} is none of a LoRA's: {_PREFIX}MODULE.lora_A.weight or .lora_B.weight")
 
 
