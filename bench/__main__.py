@@ -14,7 +14,7 @@
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
-    adapters    W1 with 16 adapters beside none, requests without one, a cold one, sleep and wake
+    adapters    W1 with 16 adapters beside none, requests without one, a cold one, others beside it, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
     tenants     limits of keys over four gateways at ten times their rate; a greedy key beside another (platform.json)
     adapter_routing  500 adapters on 4 workers in a simulation: who finds his in a slot

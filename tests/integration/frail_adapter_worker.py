@@ -6,6 +6,7 @@ stops for good, once. Phases are what a load does outside this process's memory,
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import_slim()  # before anything else imports transformers: for a worker's own c
 import torch  # noqa: E402  # see above
 
 from dormouse_worker.common.adapters import AdapterInfo  # noqa: E402
+from dormouse_worker.common.errors import WorkerError  # noqa: E402
 from dormouse_worker.common.host import Host  # noqa: E402
 from dormouse_worker.common.settings import EngineSettings  # noqa: E402
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker  # noqa: E402
@@ -55,15 +57,19 @@ class FrailAdapterWorker(CpuWorker):
         """See `DeviceWorker`."""
         return _FrailDevice(self.host, self._reach)
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
-        """See `WorkerBase`."""
-        self._opened.clear()
-        self._is_loading = True
-        try:
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
+        """See `WorkerBase`. Files are opened in a thread of their own, also when this is left."""
+        if not self._is_loading:
+            self._opened.clear()
+            self._is_loading = True
             self._reach("order")
-            info = super().add_lora(path, digest)
+        try:
+            info = super().add_lora(path, digest, seconds)
+        except WorkerError:
+            self._is_loading = False
+            raise
+        if info is not None:
             self._reach("answer")
-        finally:
             self._is_loading = False
         return info
 

@@ -130,7 +130,7 @@ def children_of(pid):
 
 
 def await_end(pidfd):
-    assert select.select([pidfd], [], [], PATIENCE_S)[0], "a process of the dead front lives on"
+    assert select.select([pidfd], [], [], PATIENCE_S)[0], "a process lives on"
     os.close(pidfd)
 
 
@@ -147,6 +147,21 @@ def test_an_engine_killed_while_it_loads_an_adapter_is_replaced_and_loads_it_aga
     os.close(ended)
     worker.start()
     assert tokens(ask(worker, "tiny")) == expected["tiny"]
+    check_answers(worker, expected)
+    want(worker)
+
+
+def test_storage_that_does_not_answer_keeps_nobody_but_who_waits_for_the_adapter(worker, expected):
+    (worker.model / STOP).write_text("matrices")
+    want(worker, "sql")
+    until((worker.model / STOPPED).exists, lambda: f"no load came to it: {told_of(worker)}")
+    assert tokens(ask(worker, "tiny")) == expected["tiny"]
+    assert state(worker) not in (LOADED, FAILED)
+    engine = worker.engine()
+    ended = os.pidfd_open(engine)
+    os.kill(engine, signal.SIGKILL)
+    await_end(ended)
+    worker.start()
     check_answers(worker, expected)
     want(worker)
 

@@ -12,6 +12,10 @@ from dormouse_worker.engine.testing_executor import FakeExecutor
 from dormouse_worker.engine.testing_stages import StagedFakeExecutor
 
 
+def is_result(message, command_id):
+    return isinstance(message, CommandResult) and message.command_id == command_id
+
+
 class Rank:
     """A controller with its fake worker and everything it sent."""
 
@@ -38,11 +42,12 @@ class Rank:
         return next(message for message in reversed(self.sent) if isinstance(message, EngineStatus))
 
     def command(self, command):
-        """Run a command; return (reason, message)."""
+        """Run a command to its end; return (reason, message)."""
+        start = len(self.sent)
         self.controller.handle(CommandRequest(7, command))
-        result = self.sent[-1]
-        assert isinstance(result, CommandResult)
-        assert result.command_id == 7
+        while not (results := [each for each in self.sent[start:] if is_result(each, 7)]):
+            self.controller.step()
+        (result,) = results
         return result.error_reason, result.error_message
 
     def fail_next(self, method, error):

@@ -44,13 +44,17 @@ class Outcome:
                 self.num_cached.setdefault(name, output.cached_tokens)
 
 
+def is_result(message, command_id):
+    return isinstance(message, CommandResult) and message.command_id == command_id
+
+
 class SleepingRank:
     """One rank in READY with 40 blocks of 4 tokens.
 
     `truths` is what it answers to each prompt while nothing has slept, by the number of tokens that it knew already.
     """
 
-    def __init__(self, directory, worker, *, keeps, starts=True, **settings):
+    def __init__(self, directory, worker, *, keeps, starts=True, clock=lambda: 0.0, **settings):
         fields = {
             "keep_prefix_cache": keeps,
             "worker_cls": EVERY_WORKER[worker],
@@ -60,7 +64,7 @@ class SleepingRank:
         self.keeps = keeps
         self._sent, self._numbers = [], itertools.count()
         executor = SingleProcessExecutor(make_settings(directory, **fields), {}, Host())
-        self.controller = Controller(executor._settings, executor, send=self._sent.append, clock=lambda: 0.0)
+        self.controller = Controller(executor._settings, executor, send=self._sent.append, clock=clock)
         self.controller.start()
         if starts:
             self.begin()
@@ -85,10 +89,16 @@ class SleepingRank:
 
     def command(self, command):
         """Run a command; return the reason of its refusal."""
+        return self.result_of(command).error_reason
+
+    def result_of(self, command):
+        """Run a command to its end; return what came of it."""
+        start = len(self._sent)
         self.controller.handle(CommandRequest(7, command))
-        result = self._sent[-1]
-        assert isinstance(result, CommandResult)
-        return result.error_reason
+        while not (results := [each for each in self._sent[start:] if is_result(each, 7)]):
+            self.controller.step()
+        (result,) = results
+        return result
 
     def sleep(self, level, tags=TAGS):
         assert self.command(Sleep(level, tuple(tags))) == ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import msgspec
 import pytest
 
 from dormouse_worker.common.adapters import AdapterInfo, AdapterList
-from dormouse_worker.common.commands import AddLora, CheckHealth, ListLoras, PinLora, RemoveLora
-from dormouse_worker.common.ipc import AddRequest, CommandRequest
+from dormouse_worker.common.commands import AbortAll, AddLora, CheckHealth, ListLoras, PinLora, RemoveLora, Shutdown
+from dormouse_worker.common.ipc import AddRequest, CommandRequest, CommandResult
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.model.testing_adapters import write_adapter
 from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, Outcome, SleepingRank, StepOutputs
@@ -30,8 +31,7 @@ class AdaptedRank(SleepingRank):
         self.names = itertools.count()
 
     def value(self, command):
-        self.controller.handle(CommandRequest(7, command))
-        result = self._sent[-1]
+        result = self.result_of(command)
         assert result.error_reason == "", result.error_message
         return result.value
 
@@ -172,3 +172,58 @@ def test_what_adapters_are_not_combined_with_is_refused_by_name(tiny_model, sett
     assert next(iter(settings)) in rank.status.failure_message.replace(
         "max_cpu_loras is 3; at least max_loras", "max_loras"
     )
+
+
+@pytest.fixture
+def clock():
+    """A clock on which passes take so little that an adapter stops wherever it can."""
+    return itertools.count(0, 1e-6).__next__
+
+
+def half_read(rank, path):
+    """Let a request run, and an adapter be read half; return how many messages were sent before."""
+    start = len(rank._sent)
+    rank.start(rank.digests[0], max_tokens=40)
+    rank.controller.handle(CommandRequest(8, AddLora(str(path))))
+    for _ in range(3):
+        rank.controller.step()
+    assert "adapter" in [thread.name for thread in threading.enumerate()]
+    return start
+
+
+def results(rank, start):
+    return {each.command_id: each.error_reason for each in rank._sent[start:] if isinstance(each, CommandResult)}
+
+
+def test_an_adapter_that_is_read_beside_passes_answers_as_one_that_is_not(make_rank, tiny_model, tmp_path, clock):
+    path = write_adapter(tmp_path / "c", tiny_model, seed=7, rank=8)
+    rank = make_rank(clock=clock)
+    whole = make_rank()
+    whole.digests[0] = whole.add(path).digest
+    before = rank.answers()
+    start = half_read(rank, path)
+    while not results(rank, start):
+        rank.controller.step()
+    rank.finish(start)
+    assert rank.answers() == before
+    rank.digests[0] = rank.add(path).digest
+    assert rank.answers() == whole.answers()
+    assert "adapter" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleep_that_comes_while_one_is_read_finds_all_of_it(make_rank, tiny_model, tmp_path, level, clock):
+    rank = make_rank(clock=clock)
+    start = half_read(rank, write_adapter(tmp_path / "c", tiny_model, seed=7))
+    assert rank.command(AbortAll()) == ""
+    rank.sleep(level)
+    rank.wake()
+    assert results(rank, start)[8] == ""
+    assert len(rank.list().loaded) == 3
+
+
+def test_the_end_of_a_worker_leaves_what_is_half_read(make_rank, tiny_model, tmp_path, clock):
+    rank = make_rank(clock=clock)
+    half_read(rank, write_adapter(tmp_path / "c", tiny_model, seed=7))
+    assert rank.command(Shutdown()) == ""
+    assert "adapter" not in [thread.name for thread in threading.enumerate()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,11 +30,13 @@ class AdapterCommands:
     @property
     def handlers(self) -> Mapping[type[Command], Callable[[Any], str | None]]:
         """Return who carries out which command."""
-        return {AddLora: self.add, RemoveLora: self.remove, PinLora: self.pin, ListLoras: self.list}
+        return {RemoveLora: self.remove, PinLora: self.pin, ListLoras: self.list}
 
-    def add(self, command: AddLora) -> str:
-        """Return the adapter as JSON."""
-        info = self._executor.add_lora(command.path, command.digest)
+    def add(self, command: AddLora, seconds: float = math.inf) -> str | None:
+        """Read it for about so long; return the adapter as JSON, None = there is more to read."""
+        info = self._executor.add_lora(command.path, command.digest, seconds)
+        if info is None:
+            return None
         self.slots.add(info.digest)
         return _json(info)
 

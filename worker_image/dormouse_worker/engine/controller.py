@@ -13,6 +13,7 @@ from typing import Any
 
 from dormouse_worker.common.commands import (
     AbortAll,
+    AddLora,
     Command,
     InitializeCache,
     PrepareWakeUp,
@@ -44,6 +45,7 @@ from dormouse_worker.common.task_messages import AddDecision
 from dormouse_worker.common.tasks import GENERATE
 from dormouse_worker.engine import resting
 from dormouse_worker.engine.adapter_commands import AdapterCommands
+from dormouse_worker.engine.adapter_loads import AdapterLoads
 from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.engine import NOT_FINITE
@@ -81,6 +83,7 @@ class Controller:
         self._teller = StatusTeller(send)
         self._sleeping = SleepingParts(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
         self._adapters = AdapterCommands(executor, settings.max_loras if settings.enable_lora else 0)
+        self._loads = AdapterLoads(self._advance_load, tell=send, clock=clock)
         self._engine: Stepper | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
@@ -108,7 +111,7 @@ class Controller:
     @property
     def has_work(self) -> bool:
         """Return whether a step would compute something."""
-        return self._engine is not None and self._engine.has_work
+        return self._loads.is_under_way or (self._engine is not None and self._engine.has_work)
 
     @property
     def is_broken(self) -> bool:
@@ -137,7 +140,10 @@ class Controller:
                 self._add(request)
         elif isinstance(message, AbortRequests):
             self._abort(message)
+        elif isinstance(message.command, AddLora):
+            self._loads.begin(message)
         else:
+            self._loads.make_way(message.command)
             self._send(self._run_command(message))
 
     def step(self) -> None:
@@ -147,6 +153,7 @@ class Controller:
             self._send(outputs)
             self._look_at_numbers()
             self._adapters.forget_unused()
+        self._loads.turn(is_beside_passes=outputs is not None)
 
     def rest(self) -> None:
         """Nothing runs: recount the blocks, if there are any, and let them outlive us. Raises RuntimeError."""
@@ -185,11 +192,25 @@ class Controller:
             self._send(outputs)
 
     def _run_command(self, request: CommandRequest) -> CommandResult:
-        command_id, command = request.command_id, request.command
-        try:
+        def run(command: Command) -> int | str:
             self._settle()
             self._require_state(command)
-            value = self._handlers[type(command)](command)
+            return self._handlers[type(command)](command) or ""
+
+        return self._result(request, run)
+
+    def _advance_load(self, request: CommandRequest, seconds: float) -> CommandResult | None:
+        def advance(command: Any) -> str | None:
+            self._require_state(command)
+            return self._adapters.add(command, seconds)
+
+        result = self._result(request, advance)
+        return result if result.error_reason or result.value else None
+
+    def _result(self, request: CommandRequest, run: Callable[[Any], int | str | None]) -> CommandResult:
+        command_id, command = request.command_id, request.command
+        try:
+            value = run(command)
         except WorkerError as error:
             self._note_broken(error)
             logger.warning("%s refused: %s", command.method, error)

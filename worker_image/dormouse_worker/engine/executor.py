@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -137,8 +138,12 @@ class Executor(ModelExecutor, Protocol):
         as before; Damaged, and nothing is held.
         """
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
-        """Read an adapter into host memory. Raises AdapterNotFound, AdapterInvalid, AdapterLimit, InvalidSettings."""
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
+        """Read an adapter into host memory, for about so long; None = call again, with the same one, to go on.
+
+        Passes may come in between; sleep, removal and other adapters may not. Raises AdapterNotFound, AdapterInvalid,
+        AdapterLimit, InvalidSettings, and it is over then.
+        """
 
     def remove_lora(self, digest: str) -> None:
         """Forget an adapter that no batch to come uses; nothing happens if it is not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ class FakeExecutor:
         self.batches: list[Batch] = []
         self.fail_once: dict[str, Exception] = {}
         self.loras: dict[str, AdapterInfo] = {}
+        self.num_lora_pieces = 1  # that each takes to be read
+        self.lora_pieces: list[float] = []  # seconds of each so far
         self.lost_loras: dict[str, str] = {}  # digest → why
         self.not_finite: set[str] = set()  # requests whose logits are not finite from now on
         self.preparations: dict[str, Preparation] = {}  # grammar → who compiles it
@@ -165,9 +168,12 @@ class FakeExecutor:
         self._clock.now_s += 3
         return WakeReport(dict.fromkeys(tags, 1.0))
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
-        """See `Executor`: its digest is the name of its directory."""
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
+        """See `Executor`: its digest is the name of its directory. Takes as many calls as it has pieces."""
         self._called(f"add_lora {path}")
+        self.lora_pieces.append(seconds)
+        if seconds < math.inf and len(self.lora_pieces) % self.num_lora_pieces:
+            return None
         self.loras[Path(path).name] = AdapterInfo(digest or Path(path).name, 8, 1024)
         return self.loras[Path(path).name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,9 @@ class SingleProcessExecutor:
         report: WakeReport = self._built().execute_method("wake_up", tags)
         return report
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
         """See `Executor`."""
-        info: AdapterInfo = self._built().execute_method("add_lora", path, digest)
+        info: AdapterInfo | None = self._built().execute_method("add_lora", path, digest, seconds)
         return info
 
     def remove_lora(self, digest: str) -> None:

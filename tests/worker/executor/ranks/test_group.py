@@ -100,7 +100,7 @@ def test_who_needs_no_other_rank_is_waited_for_though_one_has_failed():
     }
     group = RankGroup(ranks, NoChildren(), clock, rank_timeout_s=90)
     first.say(Answer(1, error="AdapterNotFound", message="gone"))
-    replies = group.call_each("add_lora", "/a", "")
+    replies = group.collect_each(group.send_each("add_lora", "/a", "", ranks=(0, 1)), (0, 1), 60.0)
     assert (replies.done, replies.silent, replies.failed[0].message) == ((1,), (), "gone")
     group.close()
     there.close()

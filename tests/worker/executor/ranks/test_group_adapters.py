@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from dormouse_worker.common.adapters import AdapterInfo, AdapterList
@@ -20,6 +22,7 @@ class Ranks:
         self.files = [{"/a": "digest-a", "/b": "digest-b"} for _ in range(2)]
         self.loaded = [{}, {}]
         self.lost = [{}, {}]
+        self.pieces, self.is_late = [0, 0], False
 
     def name(self, rank):
         return f"rank {rank}"
@@ -27,7 +30,21 @@ class Ranks:
     def call(self, method, *args, ranks=(0, 1)):
         return Replies({rank: self._answer(rank, method, *args) for rank in ranks})
 
-    call_each = call
+    @property
+    def pods(self):
+        return {0: "", 1: ""}
+
+    def send_each(self, method, *args, ranks):
+        self.sent = {rank: self._answer(rank, method, *args) for rank in ranks}
+        return 1
+
+    def collect_each(self, call_id, ranks, timeout_s):
+        assert call_id == 1
+        assert set(ranks) == set(self.sent)
+        if timeout_s and self.is_late:
+            self.is_late = False
+            return None
+        return Replies(self.sent)
 
     def _answer(self, rank, method, *args):
         try:
@@ -35,7 +52,10 @@ class Ranks:
         except (KeyError, WorkerError) as error:
             return Answer(1, error=type(error).__name__, message=str(error))
 
-    def add_lora(self, rank, path, digest):
+    def add_lora(self, rank, path, digest, seconds):
+        if seconds < math.inf and self.pieces[rank]:
+            self.pieces[rank] -= 1
+            return None
         found = self.files[rank].get(path)
         if digest in self.loaded[rank]:
             return self.loaded[rank][digest]
@@ -80,6 +100,27 @@ def test_what_one_rank_cannot_load_no_rank_keeps_and_the_rank_is_named(ranks, ad
     with pytest.raises(error, match=rf"^rank {rank}: .*/a"):
         adapters.add("/a", "")
     assert ranks.loaded == before
+
+
+def test_each_rank_reads_at_its_own_pace_and_is_asked_until_it_is_done(ranks, adapters):
+    ranks.pieces, ranks.is_late = [1, 3], True
+    asked = []
+    while (info := adapters.add("/a", "", 0.001)) is None:
+        asked.append(sorted(ranks.sent))
+    assert asked == [[0, 1], [0, 1], [0, 1], [1]]
+    assert info == AdapterInfo("digest-a", 8, 201)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_while_the_other_reads_is_told_when_that_is_done_and_nobody_keeps_it(
+    ranks, adapters, failing
+):
+    ranks.files[failing]["/a"] = None
+    ranks.pieces[1 - failing] = 2
+    assert [adapters.add("/a", "", 0.001), adapters.add("/a", "", 0.001)] == [None, None]
+    with pytest.raises(AdapterNotFound, match=f"rank {failing}"):
+        adapters.add("/a", "", 0.001)
+    assert ranks.loaded == [{}, {}]
 
 
 def test_pods_with_different_files_are_told_so_and_nothing_is_loaded(ranks, adapters):

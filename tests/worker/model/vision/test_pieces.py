@@ -14,7 +14,7 @@ from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.model.testing_vision import build_prompt, draw_picture
 from dormouse_worker.model.testing_vision_families import CASES
 from dormouse_worker.model.vision.encoded import SHARE, EncodedImages
-from dormouse_worker.model.vision.pieces import Pieces
+from dormouse_worker.model.vision.pieces import encoder_pieces
 from dormouse_worker.model.vision.placed import Placed
 from dormouse_worker.model.vision.profile import most_between
 from dormouse_worker.model.vision.small_steps import Most, SmallSteps
@@ -33,7 +33,7 @@ def four_steps():
 
 
 def test_it_stops_behind_each_operation_and_ends_with_the_last():
-    pieces, stops = Pieces(four_steps), 0
+    pieces, stops = encoder_pieces(four_steps), 0
     while not pieces.advance(0):
         stops += 1
     assert stops >= 3
@@ -44,14 +44,14 @@ def test_it_stops_behind_each_operation_and_ends_with_the_last():
 
 def test_it_goes_on_as_long_as_it_has_time():
     now = iter(range(100))
-    pieces = Pieces(four_steps, lambda: next(now))
+    pieces = encoder_pieces(four_steps, lambda: next(now))
     assert not pieces.advance(2)
     assert next(now) == 3  # asked when it began, and behind two operations
     assert pieces.finish().tolist() == [3, 3]
 
 
 def test_what_it_raises_is_told_by_who_waits_for_the_result():
-    pieces = Pieces(lambda: torch.ones(2).add(1).reshape(3))
+    pieces = encoder_pieces(lambda: torch.ones(2).add(1).reshape(3))
     while not pieces.advance(0):
         pass
     with pytest.raises(RuntimeError, match="shape"):
@@ -60,7 +60,7 @@ def test_what_it_raises_is_told_by_who_waits_for_the_result():
 
 @pytest.mark.parametrize("num_steps", [0, 1, 100])
 def test_it_can_be_left_before_meanwhile_and_after(num_steps):
-    pieces = Pieces(four_steps)
+    pieces = encoder_pieces(four_steps)
     for _ in range(num_steps):
         pieces.advance(0)
     pieces.leave()

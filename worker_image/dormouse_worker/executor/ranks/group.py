@@ -7,9 +7,8 @@ others succeed in what they only can do together. Nothing here waits longer than
 from __future__ import annotations
 
 import itertools
-import math
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,10 +78,21 @@ class RankGroup:
         asked = tuple(self._connections) if ranks is None else ranks
         return self._collect(self._send(asked, method, args, kwargs), asked, timeout_s=None)
 
-    def call_each(self, method: str, *args: Any) -> Replies:
-        """Have all ranks do what none needs the others for: one that fails cuts nobody short, all answer."""
-        asked = tuple(self._connections)
-        return self._collect(self._send(asked, method, args, {}), asked, timeout_s=None, grace_s=math.inf)
+    def send_each(self, method: str, *args: Any, ranks: Collection[int]) -> int:
+        """Have ranks do what none needs the others for; return what to collect."""
+        return self._send(tuple(ranks), method, args, {})
+
+    def collect_each(self, call_id: int, ranks: Collection[int], timeout_s: float) -> Replies | None:
+        """Wait so long for the answers of all these ranks, also where one failed; None = ask again. Raises RankLost."""
+        deadline_s = self._clock() + timeout_s
+        self._pump(0.0)
+        while any((call_id, rank) not in self._answers for rank in ranks):
+            now_s = self._clock()
+            if now_s >= deadline_s:
+                return None
+            self._pump(self._until_next_look_s(now_s, deadline_s))
+            self._check_beats()
+        return Replies({rank: self._answers.pop((call_id, rank)) for rank in ranks})
 
     def _send(self, asked: tuple[int, ...], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         call_id = next(self._call_ids)
@@ -123,9 +133,7 @@ class RankGroup:
                 "it is stopped, or its machine is gone"
             )
 
-    def _collect(
-        self, call_id: int, ranks: tuple[int, ...], *, timeout_s: float | None, grace_s: float = ERROR_GRACE_S
-    ) -> Replies:
+    def _collect(self, call_id: int, ranks: tuple[int, ...], *, timeout_s: float | None) -> Replies:
         """Wait until all have answered, or one has failed and the others had their grace."""
         deadline_s = None if timeout_s is None else self._clock() + timeout_s
         failed_s: float | None = None
@@ -133,11 +141,13 @@ class RankGroup:
             now_s = self._clock()
             if failed_s is None and any(self._answers[call_id, rank].error for rank in ranks if rank not in missing):
                 failed_s = now_s
-            if failed_s is not None and now_s - failed_s >= grace_s:
+            if failed_s is not None and now_s - failed_s >= ERROR_GRACE_S:
                 break
             if deadline_s is not None and now_s >= deadline_s:
                 raise RankHung(self._why_late(missing, timeout_s))
-            self._pump(self._until_next_look_s(now_s, deadline_s, None if failed_s is None else failed_s + grace_s))
+            self._pump(
+                self._until_next_look_s(now_s, deadline_s, None if failed_s is None else failed_s + ERROR_GRACE_S)
+            )
             self._check_beats()
         answers = {rank: self._answers.pop((call_id, rank)) for rank in ranks if rank not in missing}
         return Replies(answers, tuple(missing))

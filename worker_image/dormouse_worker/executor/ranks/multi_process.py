@@ -7,6 +7,7 @@ A GroupBroken is for good: the process ends, and a new one begins with a new gro
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -180,9 +181,9 @@ class MultiProcessExecutor:
         self._untold = []
         return self._sleep().wake(tags)
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
         """See `Executor`. Loaded by every rank or by none."""
-        return self._with_adapters().add(path, digest)
+        return self._with_adapters().add(path, digest, seconds)
 
     def remove_lora(self, digest: str) -> None:
         """See `Executor`."""

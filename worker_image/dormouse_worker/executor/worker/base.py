@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -114,9 +115,9 @@ class WorkerBase(ABC):
         """
         self.wake_up(tags)
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
         """See `Executor.add_lora`."""
-        del digest
+        del digest, seconds
         raise InvalidSettings(f"{path}: {type(self).__name__} computes with no adapters")
 
     def remove_lora(self, digest: str) -> None:

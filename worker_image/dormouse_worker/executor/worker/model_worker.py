@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from pathlib import Path
 
@@ -43,12 +44,12 @@ class ModelWorker(DeviceWorker):
         """See `WorkerBase`."""
         return self._loaded().cache_spec.windows
 
-    def add_lora(self, path: str, digest: str = "") -> AdapterInfo:
+    def add_lora(self, path: str, digest: str = "", seconds: float = math.inf) -> AdapterInfo | None:
         """See `Executor.add_lora`."""
         adapters = self._loaded().adapters
         if adapters is None or not self.computes_batches:
-            return super().add_lora(path, digest)
-        return adapters.add(Path(path), digest)
+            return super().add_lora(path, digest, seconds)
+        return adapters.advance(Path(path), digest, seconds)
 
     def remove_lora(self, digest: str) -> None:
         """See `Executor.remove_lora`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -10,20 +10,25 @@ from dormouse_worker.common.errors import AdapterInvalid
 from dormouse_worker.files.adapter_files import AdapterFiles, Pair
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.adapters.layout import AdaptedMap, AdapterLayout
+from dormouse_worker.model.checksum import BLOCK_BYTES, checksum, combine
 from dormouse_worker.model.finite import are_finite
 from dormouse_worker.model.parallel.shards import Share
+from dormouse_worker.model.pieces import Pause
+from dormouse_worker.model.tensors import as_array
 
 OUTPUTS, INPUTS = 0, 1  # dimensions of a weight, and of B and A
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor) -> str:
+def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor, pause: Pause) -> str:
     """Fill a slot, uint8 [slot_bytes] of the host, and return the digest of the files that it was filled from.
 
     The scale is part of B: a product with it is the product of the scaled pair. Raises AdapterInvalid, and the slot's
     contents count for nothing.
     """
-    slot.zero_()
+    for block in _blocks(slot):
+        as_array(block).fill(0)
+        pause()
     fills: dict[StoredTensor, Callable[[torch.Tensor], object]] = {}
     for each in layout.maps:
         a, b = layout.a_of(slot, each), layout.b_of(slot, each)
@@ -34,11 +39,29 @@ def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor)
     def take(tensor: StoredTensor, raw: bytearray) -> None:
         if (fill := fills.get(tensor)) is not None:  # else another stage has it
             fill(_matrix(tensor, raw))
+        pause()
 
     digest = files.read(take)
-    if not are_finite(slot, layout.dtype):
-        raise AdapterInvalid(f"{files.path}: {_culprit(files, layout, slot)} has numbers that are not finite")
+    for block in _blocks(slot):
+        if not are_finite(block, layout.dtype):
+            raise AdapterInvalid(f"{files.path}: {_culprit(files, layout, slot)} has numbers that are not finite")
+        pause()
     return digest
+
+
+def slot_checksum(slot: torch.Tensor, pause: Pause) -> int:
+    """Return the checksum of a slot."""
+    sums = []
+    for number, block in enumerate(_blocks(slot)):
+        sums.append(checksum(block, number))
+        pause()
+    return combine(sums)
+
+
+def _blocks(slot: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield a slot in blocks that are done with within a millisecond or so."""
+    for start in range(0, len(slot), BLOCK_BYTES):
+        yield slot[start : start + BLOCK_BYTES]
 
 
 def _fills(

@@ -11,6 +11,7 @@ then, by name, and the base serves on.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,11 +22,10 @@ from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound, InsufficientMemory, WorkerError
 from dormouse_worker.files.adapter_files import check_adapter_files
-from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.adapters.coming import ComingAdapter, Found, Place
 from dormouse_worker.model.adapters.layout import AdapterLayout
-from dormouse_worker.model.adapters.read import read_adapter
+from dormouse_worker.model.adapters.read import read_adapter, slot_checksum
 from dormouse_worker.model.adapters.rows import Lora
-from dormouse_worker.model.checksum import checksum
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
@@ -65,6 +65,7 @@ class AdapterStore:
         self._known: dict[str, _Known] = {}
         self._level = self._next_level = 0
         self._copies: torch.Tensor | None = None
+        self._coming: ComingAdapter | None = None
         self._arena = Arena("adapters", device.memory, num_slots * layout.slot_bytes)
         try:
             self.restore()
@@ -98,20 +99,29 @@ class AdapterStore:
         `digest` = what it has to be, "" = anything. Raises AdapterNotFound, AdapterInvalid, AdapterLimit, and nothing
         has changed then.
         """
-        assert self._copies is not None, "asleep"
+        info = self.advance(path, digest, math.inf)
+        assert info is not None, "there was all the time"
+        return info
+
+    def advance(self, path: Path, digest: str, seconds: float) -> AdapterInfo | None:
+        """Do for so long what `add` does; return None until that is done. One adapter comes after the other.
+
+        Returns some milliseconds later at the latest, whatever the storage does.
+        """
         if digest in self.infos:
             return self._info(digest)
-        files = check_adapter_files(path, self.layout.whole, max_rank=self.max_rank)
-        place = self._free_place()
-        found = files.read(_pass_by) if place is None else read_adapter(files, self.layout, self._copies[place])
-        if digest not in {"", found}:
-            raise AdapterNotFound(f"{path}: its digest is {found}, not {digest}; its files changed")
-        if found not in self.infos:
-            if place is None:
-                what = f"{len(self.infos)} adapters are loaded; max_cpu_loras is {self._num_copies}"
-                raise AdapterLimit(f"{what}: remove one, or raise it")
-            self._known[found] = _Known(path, files.rank, place, checksum(self._copies[place]))
-        return self._info(found)
+        if self._coming is None:
+            self._coming = ComingAdapter(path, self.layout, self._free_place(), max_rank=self.max_rank)
+        assert self._coming.path == path, "one that is begun is asked for until it is done"
+        try:
+            found = self._coming.advance(seconds)
+        except BaseException:
+            self._coming = None
+            raise
+        if found is None:
+            return None
+        self._coming = None
+        return self._take(path, digest, found)
 
     def remove(self, digest: str) -> None:
         """Forget an adapter, which no pass uses any more; nothing happens if it is not known."""
@@ -151,6 +161,7 @@ class AdapterStore:
 
     def drop(self) -> int:
         """See `SleepPart`."""
+        assert self._coming is None, "whoever reads one has done so before"
         self._level, self._next_level = max(self._level, self._next_level), 0
         self.is_asleep = True
         if self._level == 1 and self._device.copies is None:
@@ -204,8 +215,21 @@ class AdapterStore:
 
     def close(self) -> None:
         """Give memory and range back."""
+        if self._coming is not None:
+            self._coming.leave()
         self._copies = None
         self._arena.close()
+
+    def _take(self, path: Path, digest: str, found: Found) -> AdapterInfo:
+        """Note what was read, if it is what was asked for. Raises as `add`."""
+        if digest not in {"", found.digest}:
+            raise AdapterNotFound(f"{path}: its digest is {found.digest}, not {digest}; its files changed")
+        if found.digest not in self.infos:
+            if found.place is None:
+                what = f"{len(self.infos)} adapters are loaded; max_cpu_loras is {self._num_copies}"
+                raise AdapterLimit(f"{what}: remove one, or raise it")
+            self._known[found.digest] = _Known(path, found.rank, found.place.number, found.checksum)
+        return self._info(found.digest)
 
     @property
     def _num_bytes(self) -> int:
@@ -218,10 +242,12 @@ class AdapterStore:
         slot: torch.Tensor = self._arena.bytes(number * self.layout.slot_bytes, (number + 1) * self.layout.slot_bytes)
         return slot
 
-    def _free_place(self) -> int | None:
+    def _free_place(self) -> Place | None:
         """Return a host copy that nobody has; what is lost needs none."""
+        assert self._copies is not None, "asleep"
         taken = {known.place for known in self._known.values() if not known.lost}
-        return next((place for place in range(self._num_copies) if place not in taken), None)
+        free = (number for number in range(self._num_copies) if number not in taken)
+        return next((Place(number, self._copies[number]) for number in free), None)
 
     def _bring_back(self) -> None:
         """Read the host copies again where they are gone."""
@@ -237,11 +263,15 @@ class AdapterStore:
             return known.lost
         try:
             files = check_adapter_files(known.path, self.layout.whole, max_rank=self.max_rank)
-            read_adapter(files, self.layout, copy)
+            read_adapter(files, self.layout, copy, _go_on)
         except WorkerError as error:
             return str(error)
-        return "" if checksum(copy) == known.checksum else f"{known.path}: its files changed while the worker slept"
+        return (
+            ""
+            if slot_checksum(copy, _go_on) == known.checksum
+            else f"{known.path}: its files changed while the worker slept"
+        )
 
 
-def _pass_by(_tensor: StoredTensor, _raw: bytearray) -> None:
-    """Keep nothing: only the digest is asked for."""
+def _go_on() -> None:
+    """Nobody computes meanwhile: there is no reason to stop."""

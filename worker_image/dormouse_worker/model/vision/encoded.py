@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 
 from dormouse_worker.engine.batch import Batch, EncodeImage
-from dormouse_worker.model.vision.pieces import Pieces
+from dormouse_worker.model.pieces import Pieces
+from dormouse_worker.model.vision.pieces import encoder_pieces
 from dormouse_worker.model.vision.placed import ImageRows, Placed
 from dormouse_worker.model.vision.tower import ImageTower
 
@@ -36,7 +37,7 @@ class _Ahead:
     """The image that is encoded between passes."""
 
     digest: bytes
-    pieces: Pieces
+    pieces: Pieces[torch.Tensor]
     stopped_s: float  # when its last piece ended
     credit_s: float = 0.0  # a piece ends with an operation, and may take more time than it has
 
@@ -114,7 +115,7 @@ class EncodedImages:
 
     def _begin(self, image: EncodeImage) -> _Ahead:
         tower = self._has_tower()
-        pieces = Pieces(lambda: tower.encode(image), self._clock)
+        pieces = encoder_pieces(lambda: tower.encode(image), self._clock)
         return _Ahead(image.digest, pieces, self._clock())
 
     def _advance(self, ahead: _Ahead) -> bool:

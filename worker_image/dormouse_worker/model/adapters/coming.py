@@ -1,0 +1,64 @@
+"""An adapter on its way into a host copy. It is read in pieces, between passes of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dormouse_worker.files.adapter_files import check_adapter_files
+from dormouse_worker.model.adapters.layout import AdapterLayout
+from dormouse_worker.model.adapters.read import read_adapter, slot_checksum
+from dormouse_worker.model.pieces import Pause, Pieces
+
+PATIENCE_S = 0.002  # how much longer than its time a read is waited for: storage may not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A host copy that nobody has."""
+
+    number: int
+    copy: torch.Tensor  # uint8 [slot_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read."""
+
+    digest: str
+    rank: int
+    place: Place | None  # where it lies; None = there was none for it
+    checksum: int = 0
+
+
+class ComingAdapter:
+    """Reads one adapter. Where it has no place its digest alone: it may be one that is here."""
+
+    def __init__(self, path: Path, layout: AdapterLayout, place: Place | None, *, max_rank: int) -> None:
+        self.path = path
+        self._layout = layout
+        self._place = place
+        self._max_rank = max_rank
+        self._pieces: Pieces[Found] = Pieces(self._read, name="adapter")
+
+    def __repr__(self) -> str:
+        return f"ComingAdapter({self.path}, {self._pieces!r})"
+
+    def advance(self, seconds: float) -> Found | None:
+        """Read for so long, and some milliseconds at most; None = there is more. Raises as `AdapterStore.add`."""
+        is_done = self._pieces.advance(seconds, patience_s=PATIENCE_S)
+        return self._pieces.finish() if is_done else None
+
+    def leave(self) -> None:
+        """Drop it."""
+        self._pieces.leave()
+
+    def _read(self, pause: Pause) -> Found:
+        files = check_adapter_files(self.path, self._layout.whole, max_rank=self._max_rank)
+        pause()
+        if self._place is None:
+            return Found(files.read(lambda *_: pause()), files.rank, None)
+        digest = read_adapter(files, self._layout, self._place.copy, pause)
+        return Found(digest, files.rank, self._place, slot_checksum(self._place.copy, pause))
