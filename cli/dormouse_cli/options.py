@@ -38,7 +38,9 @@ Address = Annotated[
         " found and forwarded by itself.",
     ),
 ]
-Model = Annotated[str, typer.Option(envvar="DORMOUSE_MODEL", help="Name of the model, or namespace/name.")]
+Model = Annotated[
+    str, typer.Option(envvar="DORMOUSE_MODEL", help="Name of the model, or namespace/name, :adapter behind it.")
+]
 ApiKey = Annotated[str | None, typer.Option(envvar="DORMOUSE_API_KEY", help="API key, if the gateway requires one.")]
 TlsCa = Annotated[str | None, typer.Option(help="File with the CA of the gateway's certificate (PEM); turns TLS on.")]
 Tls = Annotated[bool, typer.Option("--tls", help="Use TLS with gRPC's default CAs.")]

@@ -173,10 +173,11 @@ async def _forward(open_: Open, target: Target, to: tuple[str, int], ready: Futu
     model, pod_port = to
     async with open_(target) as opened:
         with kube_errors(opened.cluster.address):
-            raw = await find.deployment(opened.cluster, *_names(model, opened.namespace))
+            base, colon, adapter = model.partition(":")
+            raw = await find.deployment(opened.cluster, *_names(base, opened.namespace))
             namespace, pod, host = await gateway_of(opened.cluster, raw)
             metadata = raw["metadata"]
-            full_name = f"{metadata['namespace']}/{metadata['name']}"
+            full_name = f"{metadata['namespace']}/{metadata['name']}{colon}{adapter}"
             async with opened.cluster.forward(namespace, pod, pod_port) as port:
                 ready.set_result(Found(port, full_name, host))
                 await done.wait()

@@ -68,6 +68,13 @@ def test_a_models_namespace_may_stand_in_its_name(dormouse, installed, gateway):
     assert gateway.models == ["team/big"]
 
 
+def test_an_adapter_is_asked_for_behind_its_base(installed, gateway, dormouse):
+    installed.put(INFERENCE_DEPLOYMENTS, kit.deployment("big", "team"))
+    for name in ("tiny:sql", "team/big:org/sql"):
+        assert dormouse(installed, "generate", "Hi", "--model", name).exit_code == 0
+    assert gateway.models == ["default/tiny:sql", "team/big:org/sql"]
+
+
 def test_a_chat_goes_the_same_way_with_the_api_key(dormouse, installed, gateway):
     result = dormouse(installed, "chat", "--model", "tiny", "--api-key", "sesame", stdin="Hi\n")
     assert (result.exit_code, result.stdout) == (0, "Hello\n")
