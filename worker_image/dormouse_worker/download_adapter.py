@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--token-file", type=Path, help="holds the hub's token; without it HF_TOKEN does")
     parser.add_argument("--max-rank", required=True, type=int, help="the highest rank that the worker takes")
     flags = parser.parse_args(argv)
-    home = home_of(flags.cache, flags.uri)
+    named = flags.token_file
+    home = home_of(flags.cache, flags.uri, f"{named.parent.name}/{named.name}" if named else "")
     threading.Thread(target=_accompany, args=(home,), daemon=True).start()
     try:
         path = _fetch(flags, home)

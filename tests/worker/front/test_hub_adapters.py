@@ -165,6 +165,21 @@ async def test_the_named_token_is_sent_and_told_to_nobody(open_with_hub, hub, tm
         assert "secret\n" not in caplog.text
 
 
+async def test_nobody_has_by_anothers_token_what_his_own_does_not_open(open_with_hub, hub, tmp_path):
+    hub.state.token = "secret"
+    for name, token in (("ours", "secret"), ("theirs", "wrong")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_text(token)
+    async with open_with_hub() as house:
+        ours, theirs = {**HUB, "token": "ours/token"}, {**HUB, "name": "stolen", "token": "theirs/token"}
+        await set_loras(house, ours)
+        digest = (await until_listed(house, "sql", LOADED)).digest
+        for more in ({}, {"digest": digest}):
+            await set_loras(house, ours, {**theirs, **more})
+            assert (await until_listed(house, "stolen", FAILED)).failure.reason == "Unauthorized"
+            await set_loras(house, ours)
+
+
 @pytest.mark.parametrize("token", ["../x", "a/../b", "a/..", "/etc/passwd", "a", "a/b/c"])
 async def test_a_token_names_a_secret_and_its_key_and_no_other_file(open_with_hub, token):
     async with open_with_hub() as house:

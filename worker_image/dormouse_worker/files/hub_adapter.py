@@ -38,9 +38,10 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _DIGEST = "digest"  # of the mark
 
 
-def home_of(cache: Path, uri: str) -> Path:
-    """Return the folder of all that came of a URI; no two have one."""
-    return cache / quote(uri.removeprefix("hf://"), safe="@")
+def home_of(cache: Path, uri: str, opened_by: str = "") -> Path:
+    """Return the folder of all that came of a URI by the token in SECRET/KEY, or by none; no two have one."""
+    name = quote(uri.removeprefix("hf://"), safe="@")
+    return cache / (f"{name},{quote(opened_by, safe='')}" if opened_by else name)
 
 
 def find_adapter(home: Path, digest: str) -> Path | None:

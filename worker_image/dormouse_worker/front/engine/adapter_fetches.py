@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,11 @@ def fetch_settings(front: FrontSettings) -> FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What makes two fetches one."""
+    """What makes two fetches one: nobody has by another's token what his own does not open."""
 
     uri: str
     digest: str
+    token: str
 
 
 class AdapterFetches:
@@ -86,14 +87,14 @@ class AdapterFetches:
         if self.path_of(wanted) is None:
             wish = _wish(wanted)
             if wish not in self._running:
-                self._running[wish] = task = asyncio.create_task(self._fetch(wish, wanted.token))
+                self._running[wish] = task = asyncio.create_task(self._fetch(wish))
                 task.add_done_callback(lambda _: self._running.pop(wish))
             await asyncio.shield(self._running[wish])
 
     def note_digest(self, wanted: WantedAdapter, digest: str) -> None:
         """What lies there has this digest, by which it is wanted from now on."""
         if (path := self._paths.get(_wish(wanted))) is not None:
-            self._paths[_Wish(wanted.source, digest)] = path
+            self._paths[replace(_wish(wanted), digest=digest)] = path
 
     def forget(self, wanted: WantedAdapter) -> None:
         """What lies there cannot be loaded: the next `bring` looks again."""
@@ -123,15 +124,15 @@ class AdapterFetches:
             path.rename(gone)
             asyncio.get_running_loop().run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
 
-    async def _fetch(self, wish: _Wish, token: str) -> str:
+    async def _fetch(self, wish: _Wish) -> str:
         try:
             async with self._turns, asyncio.timeout(TIMEOUT_S):
-                self._paths[wish] = path = await self._run(wish, token)
+                self._paths[wish] = path = await self._run(wish)
         except TimeoutError as error:
             raise _refusal("HubUnreachable", f"{wish.uri}: it did not come within {TIMEOUT_S:g} s") from error
         return path
 
-    async def _run(self, wish: _Wish, token: str) -> str:
+    async def _run(self, wish: _Wish) -> str:
         """Run the program to its end; one that nobody waits for any more is killed."""
         own, pipe = self._settings, asyncio.subprocess.PIPE
         flags = [
@@ -140,7 +141,7 @@ class AdapterFetches:
             f"--cache={own.cache}",
             f"--max-rank={self._max_rank()}",
         ]
-        secret = [f"--token-file={own.tokens / token}"] if token else []
+        secret = [f"--token-file={own.tokens / wish.token}"] if wish.token else []
         environ = {**own.environ, **_ENVIRON, "HF_HOME": str(own.cache / ".home")}
         try:
             process = await asyncio.create_subprocess_exec(
@@ -170,7 +171,7 @@ class AdapterFetches:
 
 
 def _wish(wanted: WantedAdapter) -> _Wish:
-    return _Wish(wanted.source, wanted.digest)
+    return _Wish(wanted.source, wanted.digest, wanted.token)
 
 
 def _refusal(reason: str, message: str) -> CallError:
