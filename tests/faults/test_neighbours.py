@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dormouse_gateway.testing.slices import SliceController
+from dormouse_kube.api import PODS
 from dormouse_kube.client import KubeClient
 from dormouse_worker.model.device.ledger import Marks
 from dormouse_worker.model.device.ledger_file import offer_device, read_usage
@@ -107,3 +109,21 @@ async def test_who_is_called_has_the_gpu_and_an_idle_neighbour_sleeps_for_it(hou
         assert (lifecycle["rung"], lifecycle["reason"]) == ("Level1", "neighbour")
     marks = house.marks
     assert (marks.most_awake, marks.over_size_bytes) == (1, 0)
+
+
+async def test_who_starts_beside_one_that_is_awake_says_what_it_lacks_and_starts_anew_with_its_pod(
+    house: House,
+) -> None:
+    world, condition = house.world, partial(house.world.condition, DAWN, "MemoryProfiled")
+    await house.deploy(DUSK, STAYS)
+    await house.phase(DUSK, "Active")
+    expected = await house.answer(DUSK)
+    await house.deploy(DAWN, STAYS)
+    await world.until(lambda: condition().get("reason") == "InsufficientMemory", timeout_s=START_S)
+    assert await house.answer(DUSK) == expected
+    await house.deploy(DUSK, SHORT)
+    await house.phase(DUSK, "Asleep")
+    await world.kube.delete(PODS, world.namespace, world.pods(DAWN)[0]["metadata"]["name"])
+    await world.until(lambda: world.is_ready(DAWN), timeout_s=START_S)
+    assert await house.answer(DAWN) == expected
+    assert house.marks.most_awake == 1
