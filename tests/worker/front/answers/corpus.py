@@ -166,6 +166,24 @@ SAMPLES = {
     ),
     "pythonic, a list": Sample("[1, 2] are numbers", Said("[1, 2] are numbers"), "pythonic"),
     "pythonic, an expression": Sample("[weather(days=1+x)]", Said(")]", calls=(("weather", "{}"),)), "pythonic"),
+    "pythonic, quotes and brackets in strings": Sample(
+        '[weather(city=\'O\\\'s "l)],o\\\\\', days=2), weather(city="a\'\\"(", days=[{"b": [1]}, 3])]',
+        Said(
+            calls=(
+                ("weather", '{"city":"O\'s \\"l)],o\\\\","days":2}'),
+                ("weather", '{"city":"a\'\\"(","days":[{"b":[1]},3]}'),
+            )
+        ),
+        "pythonic",
+    ),
+    "pythonic, words of JSON": Sample(
+        "[weather(city=null, days=true)]", Said(calls=(("weather", '{"city":null,"days":true}'),)), "pythonic"
+    ),
+    "pythonic, with spaces": Sample(
+        "[ weather ( city = 'Oslo' , days = 2 ) , now ( ) ] so", Said("so", calls=(OSLO, NOW)), "pythonic"
+    ),
+    "pythonic, no tool": Sample("[ask(n=1)]", Said("[ask(n=1)]"), "pythonic"),
+    "pythonic, no number": Sample("[weather(days=1e999)]", Said(")]", calls=(("weather", "{}"),)), "pythonic"),
     "deepseek_v3": Sample(
         "Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
         '{"city": "Oslo", "days": 2}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n'
@@ -223,6 +241,11 @@ SAMPLES = {
         Said("Yes.", "Hm."),
         HARMONY,
         HARMONY,
+    ),
+    "harmony, without channels": Sample("Hello", Said("Hello"), HARMONY, HARMONY),
+    "harmony, cut in a header": Sample("<|channel|>ana", Said(), HARMONY, HARMONY),
+    "harmony, a longer name": Sample(
+        f"<|channel|>commentary to={'n' * 257}<|message|>{{}}<|call|>", Said("{}"), HARMONY, HARMONY
     ),
     "forced": Sample('{"city": "Oslo", "days": 2}', Said(calls=(OSLO,)), forced="weather"),
     "forced, a list": Sample(
