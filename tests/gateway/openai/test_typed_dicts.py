@@ -61,3 +61,17 @@ def test_what_the_table_refuses_is_refused_by_name(door, name):
 def test_what_nobody_knows_is_refused_by_name_too(door):
     with pytest.raises(ApiError, match="nonsense is not supported"):
         check({"nonsense": 1}, {**door.schema, "required": []})
+
+
+def objects_of(schema):
+    """Yield every object that a schema describes."""
+    if "properties" in schema:
+        yield schema
+    items = [schema["items"]] if "items" in schema else []
+    for one in [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *items]:
+        yield from objects_of(one)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.path)
+def test_what_nobody_knows_is_refused_within_parameters_too(door):
+    assert [one for one in objects_of(door.schema) if one.get("additionalProperties") is not False] == []
