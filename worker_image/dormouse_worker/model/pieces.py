@@ -31,7 +31,7 @@ class Pieces(Generic[T]):
         self._clock = clock
         self._deadline_s = 0.0
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self._is_out = False  # it did not stop while its owner had patience
+        self.is_out = False  # it did not stop while its owner had patience
         self._is_left = False
         self._result: T | None = None
         self._error: Exception | None = None
@@ -54,6 +54,7 @@ class Pieces(Generic[T]):
     def finish(self) -> T:
         """Compute the rest; return the result. Raises what the computation raised."""
         self.advance(math.inf)
+        self._thread.join()
         if self._error is not None:
             raise self._error
         assert self._result is not None, "it is done, and without an error"
@@ -64,18 +65,23 @@ class Pieces(Generic[T]):
         self._is_left = True
         if self._thread.ident is not None and not self.is_done:
             self._go.release()
-            if not self._is_out:
+            if not self.is_out:
                 self._thread.join()
         self.is_done = True
+
+    @property
+    def has_thread(self) -> bool:
+        """Return whether its thread may still write somewhere, also when it was left."""
+        return self._thread.is_alive()
 
     def _wake(self, timeout_s: float) -> None:
         """Let the thread go on, and wait until it stops or ends."""
         if self._thread.ident is None:
             self._thread.start()
-        elif not self._is_out:
+        elif not self.is_out:
             self._go.release()
-        self._is_out = not self._stopped.acquire(timeout=None if timeout_s == math.inf else timeout_s)
-        if self.is_done and not self._is_out:
+        self.is_out = not self._stopped.acquire(timeout=None if timeout_s == math.inf else timeout_s)
+        if self.is_done and not self.is_out:
             self._thread.join()
 
     def _run(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,6 +28,37 @@ def loaded(tiny_model):
 @pytest.fixture
 def write(tiny_model, tmp_path):
     return lambda name, **fields: write_adapter(tmp_path / name, tiny_model("llama"), **fields)
+
+
+class Storage:
+    """A layout that nobody can ask before the storage answers."""
+
+    def __init__(self, layout):
+        self.layout, self.answers = layout, threading.Event()
+
+    def __getattr__(self, name):
+        self.answers.wait()
+        return getattr(self.layout, name)
+
+
+def test_storage_that_does_not_answer_fails_its_adapter_and_keeps_the_place_until_it_does(loaded, write):
+    store, words = loaded.adapters, "its storage has not answered for 60 s"
+    layout, store.layout, store._clock = store.layout, Storage(store.layout), itertools.count(0, 25).__next__
+    stuck, storage = write("a"), store.layout
+    for _ in range(2):  # 25 s each
+        assert store.advance(stuck, "", 0.0) is None
+    with pytest.raises(AdapterNotFound, match=words):
+        store.advance(stuck, "", 0.0)
+    with pytest.raises(AdapterNotFound, match=words):
+        store.add(stuck)
+    store.layout = layout
+    store.add(write("b", seed=1))
+    with pytest.raises(AdapterLimit, match="1 adapters are loaded"):
+        store.add(write("c", seed=2))
+    (thread,) = (each for each in threading.enumerate() if each.name == "adapter")
+    storage.answers.set()
+    thread.join()
+    assert store.add(stuck).rank == 4
 
 
 def slot(store, number=0):

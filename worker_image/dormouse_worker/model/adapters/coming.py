@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from dormouse_worker.common.errors import AdapterNotFound
 from dormouse_worker.files.adapter_files import check_adapter_files
 from dormouse_worker.model.adapters.layout import AdapterLayout
 from dormouse_worker.model.adapters.read import read_adapter, slot_checksum
 from dormouse_worker.model.pieces import Pause, Pieces
 
 PATIENCE_S = 0.002  # how much longer than its time a read is waited for: storage may not answer
+STALL_S = 60.0  # storage that does not answer for so long fails an adapter: other orders wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,18 @@ class Found:
 class ComingAdapter:
     """Reads one adapter. Where it has no place its digest alone: it may be one that is here."""
 
-    def __init__(self, path: Path, layout: AdapterLayout, place: Place | None, *, max_rank: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        layout: AdapterLayout,
+        place: Place | None,
+        *,
+        max_rank: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path = path
+        self._clock = clock
+        self._answered_s = clock()
         self._layout = layout
         self._place = place
         self._max_rank = max_rank
@@ -48,8 +62,29 @@ class ComingAdapter:
 
     def advance(self, seconds: float) -> Found | None:
         """Read for so long, and some milliseconds at most; None = there is more. Raises as `AdapterStore.add`."""
-        is_done = self._pieces.advance(seconds, patience_s=PATIENCE_S)
-        return self._pieces.finish() if is_done else None
+        if self._pieces.advance(seconds, patience_s=PATIENCE_S):
+            return self._pieces.finish()
+        if not self._pieces.is_out:
+            self._answered_s = self._clock()
+        if self._clock() - self._answered_s >= STALL_S:
+            self.leave()
+            raise self.stall()
+        return None
+
+    def stall(self) -> AdapterNotFound:
+        """Return why nobody waits for it any more."""
+        return AdapterNotFound(
+            f"{self.path}: its storage has not answered for {STALL_S:g} s; mend it, or move the files"
+        )
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether it may write into its place, though it was left."""
+        return self._pieces.has_thread
+
+    def holds(self, number: int) -> bool:
+        """Return whether this host copy is its place."""
+        return self._place is not None and self._place.number == number
 
     def leave(self) -> None:
         """Drop it."""

@@ -12,6 +12,8 @@ then, by name, and the base serves on.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,7 +52,14 @@ class AdapterStore:
     tag = WEIGHTS
 
     def __init__(
-        self, device: Device, layout: AdapterLayout, *, num_slots: int, num_copies: int, max_rank: int
+        self,
+        device: Device,
+        layout: AdapterLayout,
+        *,
+        num_slots: int,
+        num_copies: int,
+        max_rank: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take all the memory that there will ever be, and touch it: whoever measures this process shall see it.
 
@@ -66,6 +75,8 @@ class AdapterStore:
         self._level = self._next_level = 0
         self._copies: torch.Tensor | None = None
         self._coming: ComingAdapter | None = None
+        self._clock = clock
+        self._stuck: list[ComingAdapter] = []  # whose storage did not answer
         self._arena = Arena("adapters", device.memory, num_slots * layout.slot_bytes)
         try:
             self.restore()
@@ -111,11 +122,14 @@ class AdapterStore:
         if digest in self.infos:
             return self._info(digest)
         if self._coming is None:
-            self._coming = ComingAdapter(path, self.layout, self._free_place(), max_rank=self.max_rank)
+            self._check_storage(path)
+            place = self._free_place()
+            self._coming = ComingAdapter(path, self.layout, place, max_rank=self.max_rank, clock=self._clock)
         assert self._coming.path == path, "one that is begun is asked for until it is done"
         try:
             found = self._coming.advance(seconds)
         except BaseException:
+            self._stuck.append(self._coming)
             self._coming = None
             raise
         if found is None:
@@ -220,6 +234,12 @@ class AdapterStore:
         self._copies = None
         self._arena.close()
 
+    def _check_storage(self, path: Path) -> None:
+        """Raise AdapterNotFound where somebody is still stuck in the same files: another would be, too."""
+        self._stuck = [each for each in self._stuck if each.is_stuck]
+        if (stuck := next((each for each in self._stuck if each.path == path), None)) is not None:
+            raise stuck.stall()
+
     def _take(self, path: Path, digest: str, found: Found) -> AdapterInfo:
         """Note what was read, if it is what was asked for. Raises as `add`."""
         if digest not in {"", found.digest}:
@@ -246,7 +266,11 @@ class AdapterStore:
         """Return a host copy that nobody has; what is lost needs none."""
         assert self._copies is not None, "asleep"
         taken = {known.place for known in self._known.values() if not known.lost}
-        free = (number for number in range(self._num_copies) if number not in taken)
+        free = (
+            number
+            for number in range(self._num_copies)
+            if number not in taken and not any(each.holds(number) for each in self._stuck)
+        )
         return next((Place(number, self._copies[number]) for number in free), None)
 
     def _bring_back(self) -> None:
