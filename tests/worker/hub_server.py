@@ -45,15 +45,15 @@ class HubState:
 
 
 class HubServer:
-    """Serves a HubState over HTTP on a free port while it is open."""
+    """Serves a HubState over HTTP while it is open, on a free port if none is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.state = state = HubState()
 
         class Handler(_Handler):
             hub = state
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(address, Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
@@ -69,7 +69,8 @@ class HubServer:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host}:{port}"
 
 
 class _Handler(BaseHTTPRequestHandler):
