@@ -27,11 +27,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(name))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure no coverage of property tests: it doubles their time, and examples reach all that they reach."""
+    """Measure no coverage of property tests: it doubles their time, and examples reach all that they reach.
+
+    Tests of the cluster stay together by file, unless they name what they share with others.
+    """
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("no_cover")
+        if item.get_closest_marker("cluster") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
