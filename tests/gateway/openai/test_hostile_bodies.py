@@ -5,7 +5,7 @@ import json
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dormouse_api.v1 import inference_pb2 as pb
@@ -176,6 +176,7 @@ def places(value):
 
 
 @pytest.mark.parametrize("path", GOOD)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_no_json_makes_the_door_fail(path, data):
     raw = data.draw(bodies(path))
@@ -184,6 +185,7 @@ def test_no_json_makes_the_door_fail(path, data):
 
 
 @pytest.mark.parametrize("path", GOOD)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_no_bytes_make_the_door_fail(path, data):
     raw = data.draw(bodies(path))

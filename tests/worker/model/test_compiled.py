@@ -61,6 +61,7 @@ def compiled_with(compiler, directory, sizes=SIZES):
     return compile_layers(lean, sizes, "", compile_with=compiler)
 
 
+@pytest.mark.slow
 def test_a_model_with_compiled_layers_says_what_transformers_says(tiny_model, compiled_model):
     directory = tiny_model("qwen3")
     assert run(make_engine(compiled_model), PROMPTS) == {
@@ -112,6 +113,7 @@ def test_a_compiler_that_fails_says_why_and_what_to_do(tiny_model):
         compiled_with(broken, tiny_model("llama"))
 
 
+@pytest.mark.slow
 def test_the_status_says_what_is_compiled(compiled_model):
     assert "lean compiled for 1, 4 tokens" in describe_path(compiled_model, "sdpa")
 
