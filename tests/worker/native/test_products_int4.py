@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.int4 import expand, quantize_in_torch, row_bytes
-from dormouse_worker.model.quantized.int8 import ZERO
+from dormouse_worker.model.quantized.blocks import ZERO
+from dormouse_worker.model.quantized.int4 import expand, quantize_in_torch
+from dormouse_worker.model.quantized.rounding import row_bytes_of_int4 as row_bytes
 from dormouse_worker.native import abi
 from tests.worker.native.test_products_int8 import any_example, expected_of
 

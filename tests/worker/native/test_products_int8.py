@@ -7,7 +7,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.rotation import block_size_of, mix
+from dormouse_worker.model.quantized.blocks import block_size_of
+from dormouse_worker.model.quantized.rotation import mix
 from dormouse_worker.native import abi
 
 TYPES = {torch.float32: abi.FLOAT32, torch.bfloat16: abi.BFLOAT16}

@@ -121,6 +121,14 @@ def as_floats(data: Tensor, dtype: Dtype) -> npt.NDArray[Any]:
     return floats
 
 
+def floats_of(tensor: Tensor) -> npt.NDArray[np.float32]:
+    """Return numbers of at most 32 bits in the host's memory as float32."""
+    if isinstance(tensor, np.ndarray):
+        return as_floats(bytes_of(tensor), tensor.dtype).reshape(tensor.shape)
+    floats: npt.NDArray[np.float32] = tensor.float().numpy()
+    return floats
+
+
 def _index(rows: Any, ids: Sequence[int]) -> Any:
     import torch
 

@@ -44,7 +44,6 @@ def test_the_families_need_none_as_their_files_are(model_of, architecture, dtype
         {"tensor_parallel_size": 2},
         {"pipeline_parallel_size": 2},
         {"load_format": "dummy"},
-        {"quantization": "int8"},
         {"model_impl": "transformers"},
         {"attention_backend": "sdpa"},
         {"enable_lora": True},
@@ -57,6 +56,16 @@ def test_the_families_need_none_as_their_files_are(model_of, architecture, dtype
 def test_each_setting_that_only_torch_knows_is_named(model_of, settings):
     (name,) = settings
     assert why(model_of(), **settings) == f"{name} asks for it"
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_weights_are_rounded_without_torch_unless_a_sum_would_not_hold_their_products(
+    model_of, monkeypatch, quantization
+):
+    assert why(model_of(), quantization=quantization) is None
+    monkeypatch.setattr("dormouse_worker.model.bare.choose.MOST_INPUTS", 47)
+    assert why(model_of(), quantization=quantization) == "a map of its layers has more than 47 inputs"
+    assert why(model_of()) is None
 
 
 def test_so_is_what_the_model_is_for_and_a_lack_of_kernels(model_of):

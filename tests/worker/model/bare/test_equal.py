@@ -11,7 +11,7 @@ from dormouse_worker.executor.testing import generate, make_settings, make_worke
 from dormouse_worker.executor.worker.bare_worker import BareWorker
 
 MIB = 1 << 20
-PLAIN = {"rope_type": "default", "rope_theta": 1e6}
+SLOWER = {"rope_type": "linear", "rope_theta": 1e6, "factor": 3.0}
 LLAMA3 = {  # of a model so small that its waves are short, between and long, too
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -23,23 +23,15 @@ LLAMA3 = {  # of a model so small that its waves are short, between and long, to
 MODELS = {
     "llama": ("llama", "float32", {}),
     "llama, bfloat16": ("llama", "bfloat16", {}),
-    "wide heads": (
+    "wide heads, positions of Llama 3.1": (
         "llama",
         "float32",
-        {"head_dim": 128, "rope_parameters": PLAIN},
+        {"head_dim": 128, "rope_parameters": LLAMA3},
     ),
-    "positions of Llama 3.1": (
-        "llama",
-        "float32",
-        {"rope_parameters": LLAMA3},
-    ),
-    "slower positions": (
-        "llama",
-        "bfloat16",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
-    ),
+    "8 bits, tied": ("qwen2", "bfloat16", {"tie_word_embeddings": True}, "int8"),
+    "4 bits": ("qwen3", "float32", {"head_dim": 16}, "int4"),
     "a window": ("mistral", "bfloat16", {}),
-    "biases, tied": ("qwen2", "bfloat16", {"tie_word_embeddings": True}),
+    "biases, tied, slower positions": ("qwen2", "bfloat16", {"tie_word_embeddings": True, "rope_parameters": SLOWER}),
     "head norms": ("qwen3", "float32", {"head_dim": 16}),
 }
 WISHES = (
@@ -56,9 +48,10 @@ WISHES = (
 @pytest.fixture(scope="module", params=MODELS)
 def pair(request, model_of):
     """Return a worker with torch and one without, of one model."""
-    architecture, dtype, overrides = MODELS[request.param]
-    settings = make_settings(model_of(architecture, dtype, **overrides), kv_cache_memory_bytes=MIB)
-    workers = make_worker(settings.model_path, kv_cache_memory_bytes=MIB), BareWorker(settings, 0)
+    architecture, dtype, overrides, *rounded = MODELS[request.param]
+    fields = {"kv_cache_memory_bytes": MIB, "quantization": "".join(rounded) or "none"}
+    settings = make_settings(model_of(architecture, dtype, **overrides), **fields)
+    workers = make_worker(settings.model_path, **fields), BareWorker(settings, 0)
     workers[1].init_device()
     for worker in workers:
         start(worker)

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.quantized.convert import MOST_INPUTS, Replaced, convert
-from dormouse_worker.model.quantized.formats import INT4, INT8
+from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.modules import QuantizedLinear
+from dormouse_worker.model.quantized.online import Replaced
+from dormouse_worker.model.quantized.rounding import INT4, INT8, MOST_INPUTS
 from dormouse_worker.model.weights.layout import Slot
 
 
@@ -58,7 +59,7 @@ def test_of_4_bits_the_head_has_8():
             return self.head
 
     model = Model({"up": nn.Linear(3, 5), "head": nn.Linear(3, 4)})
-    assert {name: found.format for name, found in convert(model, "int4").items()} == {
+    assert {name: found.rounding for name, found in convert(model, "int4").items()} == {
         "up.weight": INT4,
         "head.weight": INT8,
     }

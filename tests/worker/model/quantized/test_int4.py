@@ -5,18 +5,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized import int4
+from dormouse_worker.model.quantized import rounding
+from dormouse_worker.model.quantized.blocks import GROUP
 from dormouse_worker.model.quantized.formats import INT4
-from dormouse_worker.model.quantized.int4 import LEVELS, expand, quantize_in_torch, quantize_rows
+from dormouse_worker.model.quantized.int4 import LEVELS, expand, quantize_in_torch
 from dormouse_worker.model.quantized.rotation import rotate
 from dormouse_worker.native.library import Missing
+from tests.worker.model.quantized import rounded
 from tests.worker.model.quantized.test_int8 import DTYPES, make
+
+
+def quantize_rows(rows):
+    return rounded.quantize_rows(rows, rounding.INT4)
 
 
 def error_of(plain, chunks, scales):
     """Return the sum of squares of what is left, for each group."""
     rest = expand(chunks, scales, plain.shape[1]) - rotate(plain)
-    return rest.square().unflatten(1, (-1, int4.GROUP)).sum(-1)
+    return rest.square().unflatten(1, (-1, GROUP)).sum(-1)
 
 
 def test_the_error_is_that_of_the_best_levels_for_a_normal_distribution():
@@ -33,7 +39,7 @@ def test_no_other_size_of_a_group_errs_much_less():
     for size in range(1, 128):
         levels = torch.cat((LEVELS[size], -LEVELS[size])).float()
         nearest = (units[..., None] - levels).abs().amin(-1) * scales[:, None]
-        of_size = nearest.square().unflatten(1, (-1, int4.GROUP)).sum(-1)
+        of_size = nearest.square().unflatten(1, (-1, GROUP)).sum(-1)
         assert bool((of_size > least * 0.9).all()), "sizes between those that are tried may err a little less"
 
 
@@ -61,7 +67,7 @@ def test_a_row_goes_by_itself_alone():
 def test_without_kernels_torch_finds_the_same(monkeypatch, dtype):
     plain = make(5, 300, dtype)
     expected = quantize_rows(plain)
-    monkeypatch.setattr(int4, "load_kernels", lambda: Missing("there is no compiler"))
+    monkeypatch.setattr(rounding, "load_kernels", lambda: Missing("there is no compiler"))
     found = quantize_rows(plain)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     assert all(torch.equal(one, other) for one, other in zip(quantize_in_torch(plain), expected, strict=True))

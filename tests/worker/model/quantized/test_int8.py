@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_worker.model.quantized.formats import INT8
-from dormouse_worker.model.quantized.int8 import expand, quantize_rows
+from dormouse_worker.model.quantized.int8 import expand
 from dormouse_worker.model.quantized.rotation import rotate
+from tests.worker.model.quantized.rounded import quantize_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -29,6 +30,24 @@ def test_the_largest_of_a_row_is_127_on_either_side():
     numbers, scales = quantize_rows(torch.tensor([[1.0, -4.0, 4.0], [0.5, -0.25, 0.0]]))
     assert numbers.tolist() == [[160, 1, 255], [255, 64, 128]]
     assert scales.tolist() == pytest.approx([4 / 127, 0.5 / 127])
+
+
+def in_torch(plain):
+    """Return what the formula says, operation by operation."""
+    turned = rotate(plain)
+    scales = turned.abs().amax(1) / 127
+    return (turned * (1 / scales)[:, None]).round().clamp(-127, 127).add(128).to(torch.uint8), scales
+
+
+@pytest.mark.parametrize("columns", [1, 3, 10, 64, 96, 896])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_torch_finds_the_same_bits(columns, dtype):
+    plain = make(33, columns, dtype)
+    assert all(map(torch.equal, quantize_rows(plain), in_torch(plain)))
+
+
+def test_a_row_of_next_to_nothing_becomes_zeros():
+    assert set(quantize_rows(torch.full((1, 4), 1e-41))[0].flatten().tolist()) == {128}
 
 
 def test_a_row_of_zeros_stays_one():

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.convert import Replaced
-from dormouse_worker.model.quantized.formats import INT4, INT8
-from dormouse_worker.model.quantized.online import OnlineSource
+from dormouse_worker.model.quantized.online import OnlineSource, Replaced
+from dormouse_worker.model.quantized.rounding import INT4, INT8
 from dormouse_worker.model.weights.layout import Slot
+from tests.worker.model.quantized.rounded import quantize_rows
 
 ROWS, COLUMNS = 700, 60
 PLAIN = Slot("a.weight", 0, (ROWS, COLUMNS), torch.bfloat16)
@@ -81,7 +81,7 @@ def test_every_piece_has_its_part_of_the_numbers_whatever_comes_first(piece, sca
     online = OnlineSource(plain, {"a.weight": Replaced(PLAIN, stored_as)})
     slots = [SCALES, numbers_of(stored_as)] if scales_first else [numbers_of(stored_as), SCALES]
     found = dict(zip((slot.name for slot in slots), read_all(online, slots, max(piece, 400)), strict=True))
-    numbers, scales = stored_as.quantize_rows(plain.weight)
+    numbers, scales = quantize_rows(plain.weight, stored_as)
     assert torch.equal(found["a.weight"], numbers.view(-1))
     assert torch.equal(found["a.weight_scale"].view(torch.float32), scales)
 

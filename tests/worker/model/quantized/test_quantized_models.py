@@ -16,10 +16,12 @@ from dormouse_worker.model.lean.arriving import find_tensors
 from dormouse_worker.model.lean.decoder import embed
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.pooling.loader import load_pooler
+from dormouse_worker.model.quantized.rounding import ROUNDINGS
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from dormouse_worker.model.weights.sharded import save_sharded_state
 from dormouse_worker.model.weights.skeleton import iter_tensors
+from tests.worker.model.quantized.rounded import quantize_rows
 from tests.worker.model.test_lean import assert_the_same
 
 # Biases of some, projections that are joined for our pass, fused ones, and a head with another name.
@@ -61,7 +63,7 @@ def test_each_linear_map_has_the_numbers_of_its_plain_weight(load_from, tiny_mod
     assert len(names) > 4
     for name in names:
         made = quantized.module.get_submodule(name)
-        numbers, scales = made.format.quantize_rows(plain.module.get_submodule(name).weight)
+        numbers, scales = quantize_rows(plain.module.get_submodule(name).weight, ROUNDINGS[made.format.name])
         assert torch.equal(made.weight, numbers)
         assert torch.equal(made.weight_scale, scales)
     assert quantized.info.num_parameters == plain.info.num_parameters

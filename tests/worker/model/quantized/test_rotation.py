@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dormouse_worker.model.quantized.rotation import BLOCK, block_size_of, mix, rotate
+from dormouse_worker.model.quantized.blocks import BLOCK, block_size_of
+from dormouse_worker.model.quantized.rotation import mix, rotate
 
 
 def make(columns, seed=0):

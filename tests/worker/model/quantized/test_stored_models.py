@@ -14,13 +14,13 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.loader import load
-from dormouse_worker.model.quantized.int8 import quantize_rows
 from dormouse_worker.model.quantized.stored_kinds import Gptq
 from dormouse_worker.model.quantized.stored_plan import plan_stored
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.weights.reader import CheckpointSource
 from dormouse_worker.model.weights.skeleton import Skeleton, iter_tensors
 from tests.worker.model.quantized.checkpoints import KINDS, quantize_model
+from tests.worker.model.quantized.rounded import quantize_rows
 
 SIZES = {"hidden_size": 48, "intermediate_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8}
 Q_PROJ = "model.layers.0.self_attn.q_proj"

@@ -16,6 +16,7 @@ from dormouse_worker.model.bare.config import BareConfig, read_config
 from dormouse_worker.model.bare.tensors import shapes_of
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
+from dormouse_worker.model.quantized.rounding import MOST_INPUTS
 from dormouse_worker.native.library import Kernels, Missing
 
 STORED = {"float32": "F32", "bfloat16": "BF16"}  # what the kernels read, and its name in a file
@@ -50,7 +51,6 @@ def _asked(settings: EngineSettings, task: str) -> Iterator[str]:
         "tensor_parallel_size": settings.tensor_parallel_size > 1,
         "pipeline_parallel_size": settings.pipeline_parallel_size > 1,
         "load_format": settings.load_format != "auto",
-        "quantization": settings.quantization != NONE,
         "model_impl": settings.model_impl == "transformers",
         "attention_backend": settings.attention_backend not in ("auto", "native"),
         "enable_lora": settings.enable_lora,
@@ -68,6 +68,8 @@ def _differences(settings: EngineSettings, config: BareConfig, files: ModelFiles
         yield "max_model_len is above the model's limit"
     if files.gguf is not None:
         yield "its weights lie in a GGUF file"
+    if settings.quantization != NONE and max(config.hidden_size, config.intermediate_size) > MOST_INPUTS:
+        yield f"a map of its layers has more than {MOST_INPUTS} inputs"
     dtype = resolve_dtype(settings.dtype, files.config)
     if dtype not in STORED:
         yield f"its type is {dtype or 'not told'}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
 from dormouse_worker.common.ipc import NATIVE, ModelInfo
 from dormouse_worker.common.layout import Layout
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.bare.choose import read_model
 from dormouse_worker.model.bare.config import BareConfig
-from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix, shapes_of
+from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix
+from dormouse_worker.model.bare.weight_plan import Maps, WeightPlan, plan_weights
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
@@ -22,9 +22,8 @@ from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.lean.parts import Attention, Decoder, Embedding, GatedMLP, Layer, Linear, RMSNorm, Rotary
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.rotary import frequencies
-from dormouse_worker.model.tensors import ARRAY_DTYPES, Dtype, name_of
-from dormouse_worker.model.weights.checkpoint import PlainSource
-from dormouse_worker.model.weights.layout import WeightLayout, plan_layout
+from dormouse_worker.model.tensors import ARRAY_DTYPES, name_of
+from dormouse_worker.model.weights.checkpoint import Tensors
 from dormouse_worker.model.weights.source import Contents, LoadReport
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native.library import Kernels
@@ -43,6 +42,8 @@ class BareModel:
     max_model_len: int
     vocab_size: int
     dtype: str
+    num_parameters: int
+    quantization: str
 
     @property
     def layout(self) -> Layout:
@@ -57,14 +58,14 @@ class BareModel:
     @property
     def info(self) -> ModelInfo:
         """Return what the front cannot read from files."""
-        report, size = self.load_report, ARRAY_DTYPES[self.dtype].itemsize
+        report, stored_as = self.load_report, "" if self.quantization == NONE else f" {self.quantization}"
         return ModelInfo(
-            self.weights_bytes // size,
+            self.num_parameters,
             self.dtype,
             report.num_bytes,
             report.seconds,
             vocab_size=self.vocab_size,
-            compute_path=f"{NATIVE} {self.native.name}, without torch",
+            compute_path=f"{NATIVE} {self.native.name}{stored_as}, without torch",
         )
 
     def for_profile(self) -> BareModel:
@@ -83,10 +84,11 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
     if isinstance(config, Unfit):  # it changed since, or somebody named the worker's class
         raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
     dtype = ARRAY_DTYPES[resolve_dtype(settings.dtype, files.config)]
-    weights = _reserve(settings, device, config, dtype)
+    plan = plan_weights(config, dtype, settings.quantization)
+    weights = _reserve(settings, device, plan)
     try:
         report = weights.load(settings.load_format)
-        decoder = _decoder(config, weights, dtype)
+        decoder = _decoder(config, weights, plan)
     except BaseException:
         weights.close()
         raise
@@ -101,64 +103,42 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
         max_model_len=settings.max_model_len or config.max_position_embeddings,
         vocab_size=config.vocab_size,
         dtype=name_of(dtype),
+        num_parameters=plan.num_parameters,
+        quantization=settings.quantization,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A tensor before there is memory for it."""
+def _reserve(settings: EngineSettings, device: Device, plan: WeightPlan) -> WeightStore:
+    def list_tensors() -> Tensors:
+        return check_model_files(settings.model_path, settings.load_format).tensors
 
-    shape: tuple[int, ...]
-    dtype: Dtype
-
-
-def _plan(config: BareConfig, shapes: Mapping[str, tuple[int, ...]], dtype: Dtype) -> WeightLayout:
-    """Return how the tensors lie: what our kernels multiply in one go lies behind each other."""
-    groups = [QKV, GATE_UP]
-    joined = [
-        [f"{prefix(layer)}{name}.{kind}" for name in names]
-        for layer in range(config.num_hidden_layers)
-        for names in groups
-        for kind in ("weight", "bias")
-        if f"{prefix(layer)}{names[0]}.{kind}" in shapes
-    ]
-    tensors = ((name, _Planned(shape, dtype)) for name, shape in shapes.items())
-    return plan_layout(tensors, joined, identify=id)
-
-
-def _reserve(settings: EngineSettings, device: Device, config: BareConfig, dtype: Dtype) -> WeightStore:
-    shapes = shapes_of(config)
-    layout = _plan(config, shapes, dtype)
-    source = PlainSource(
-        lambda: check_model_files(settings.model_path, settings.load_format).tensors, {name: name for name in shapes}
-    )
+    contents = Contents(plan.layout, plan.source(list_tensors), {})
     try:
-        return WeightStore(device, Contents(layout, source, {}), keeps_host_copy=False)
+        return WeightStore(device, contents, keeps_host_copy=False)
     except OSError as error:
-        raise InsufficientMemory(f"{settings.model}: no address range of {layout.num_bytes} bytes: {error}") from error
+        size = plan.layout.num_bytes
+        raise InsufficientMemory(f"{settings.model}: no address range of {size} bytes: {error}") from error
 
 
-def _decoder(config: BareConfig, weights: WeightStore, dtype: Dtype) -> Decoder:
-    embedding = weights.tensor(EMBEDDING)
-    head = embedding if config.tie_word_embeddings else weights.tensor(HEAD)
+def _decoder(config: BareConfig, weights: WeightStore, plan: WeightPlan) -> Decoder:
+    linear = plan.maps_in(weights)
+    lookup = linear(EMBEDDING)
+    embedding = Embedding(lookup.weight, plan.dtype, config.hidden_size, lookup.scale, lookup.format)
     return Decoder(
-        embedding=Embedding(embedding, dtype, config.hidden_size),
+        embedding=embedding,
         rotary=Rotary(frequencies(config.rope, config.head_dim), 1.0),
-        layers=tuple(_layer(config, weights, layer) for layer in range(config.num_hidden_layers)),
-        norm=RMSNorm(weights.tensor(NORM), config.rms_norm_eps),
-        head=Linear(head, None),
+        layers=tuple(_layer(config, weights, linear, layer) for layer in range(config.num_hidden_layers)),
+        norm=RMSNorm(weights.tensor(f"{NORM}.weight"), config.rms_norm_eps),
+        head=lookup if config.tie_word_embeddings else linear(HEAD),
     )
 
 
-def _layer(config: BareConfig, weights: WeightStore, layer: int) -> Layer:
+def _layer(config: BareConfig, weights: WeightStore, linear: Maps, layer: int) -> Layer:
     def norm(name: str) -> RMSNorm:
         return RMSNorm(weights.tensor(f"{prefix(layer)}{name}.weight"), config.rms_norm_eps)
 
-    def linear(*names: str, has_bias: bool = False) -> Linear:
-        def span(kind: str) -> object:
-            return weights.span([f"{prefix(layer)}{name}.{kind}" for name in names])
-
-        return Linear(span("weight"), span("bias") if has_bias else None)
+    def maps(*names: str) -> Linear:
+        return linear(*(prefix(layer) + name for name in names))
 
     call = AttentionCall(layer_idx=layer, scale=config.head_dim**-0.5, window=config.sliding_window)
     head_norms = (norm("self_attn.q_norm"), norm("self_attn.k_norm")) if config.has_head_norms else None
@@ -168,9 +148,9 @@ def _layer(config: BareConfig, weights: WeightStore, layer: int) -> Layer:
             num_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
             norm=norm("input_layernorm"),
-            qkv=linear(*QKV, has_bias=config.has_biases),
+            qkv=maps(*QKV),
             head_norms=head_norms,
-            output=linear("self_attn.o_proj"),
+            output=maps("self_attn.o_proj"),
         ),
-        GatedMLP(norm("post_attention_layernorm"), linear(*GATE_UP), linear("mlp.down_proj")),
+        GatedMLP(norm("post_attention_layernorm"), maps(*GATE_UP), maps("mlp.down_proj")),
     )

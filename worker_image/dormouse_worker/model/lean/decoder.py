@@ -17,6 +17,7 @@ from dormouse_worker.model.context import current_adapters, current_communicator
 from dormouse_worker.model.lean.parts import Attention, Decoder, Embedding, GatedMLP, Layer, Linear, RMSNorm, Rotary
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
+from dormouse_worker.model.quantized.rounding import Rounding
 from dormouse_worker.model.vision.placed import Seen
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
@@ -41,6 +42,7 @@ def _operands(linear: Linear, rows: torch.Tensor) -> tuple[torch.Tensor, torch.T
     """Return what is multiplied: a weight of fewer bits is expanded, and may lie rotated."""
     if linear.format is None or linear.scale is None:
         return rows, linear.weight
+    assert not isinstance(linear.format, Rounding), "who has no torch has no such decoder"
     return linear.format.operands(rows, linear.weight, linear.scale)
 
 
@@ -49,6 +51,7 @@ def embed(embedding: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
     found = functional.embedding(token_ids, embedding.weight)
     if embedding.format is None or embedding.scale is None:
         return found
+    assert not isinstance(embedding.format, Rounding), "who has no torch has no such decoder"
     return embedding.format.dequantize(found, embedding.scale[token_ids], embedding.size).to(embedding.dtype)
 
 

@@ -16,6 +16,7 @@ from dormouse_worker.model.tensors import Dtype, Tensor
 if TYPE_CHECKING:
     from dormouse_worker.model.adapters.rows import Lora
     from dormouse_worker.model.quantized.formats import Format
+    from dormouse_worker.model.quantized.rounding import Rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Linear:
     bias: Tensor | None
     lora: Lora | None = None  # what adapters have for it; None = none can
     scale: Tensor | None = None  # [out] of a weight of fewer bits
-    format: Format | None = None  # of such a weight
+    format: Format | Rounding | None = None  # of such a weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Embedding:
     dtype: Dtype
     size: int  # H
     scale: Tensor | None = None  # [V] of a weight of fewer bits
-    format: Format | None = None  # of such a weight
+    format: Format | Rounding | None = None  # of such a weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,16 @@ multiplied with it, a token reads one row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
-from dormouse_worker.model.quantized.formats import FORMATS, INT8, Format, OnlineFormat
+from dormouse_worker.model.quantized.formats import FORMATS, Format
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear
+from dormouse_worker.model.quantized.online import Replaced
+from dormouse_worker.model.quantized.rounding import MOST_INPUTS, rounding_of
 from dormouse_worker.model.weights.layout import Slot
-
-MOST_INPUTS = 1 << 16  # whose products of 8 bits a sum of 32 bits holds
-
-
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """What is in the place of a plain tensor."""
-
-    plain: Slot
-    format: OnlineFormat
 
 
 def convert(module: Any, method: str) -> Mapping[str, Replaced]:
@@ -44,15 +35,15 @@ def convert(module: Any, method: str) -> Mapping[str, Replaced]:
         if type(part) is not nn.Linear or _is_tied_oddly(module, part):
             continue
         kept.append(part.weight)
-        chosen = INT8 if part.weight is head_weight else FORMATS[method]
+        chosen = rounding_of(method, is_head=part.weight is head_weight)
         replaced[f"{path}.weight"] = Replaced(_slot(path, part.weight), chosen)
-        quantized = QuantizedLinear(part, chosen)
+        quantized = QuantizedLinear(part, FORMATS[chosen.name])
         first = made.setdefault(id(part.weight), quantized)
         quantized.weight, quantized.weight_scale = first.weight, first.weight_scale
         module.set_submodule(path, quantized)
     for path, part in list(module.named_modules()):
         if type(part) is nn.Embedding and id(part.weight) in made:
-            chosen = INT8 if part.weight is head_weight else FORMATS[method]
+            chosen = rounding_of(method, is_head=part.weight is head_weight)
             replaced[f"{path}.weight"] = Replaced(_slot(path, part.weight), chosen)
             module.set_submodule(path, QuantizedEmbedding(part, made[id(part.weight)]))
     return replaced

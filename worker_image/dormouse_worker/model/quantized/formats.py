@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.quantized import grouped, int4, int8
+from dormouse_worker.model.quantized import grouped, int4, int8, rounding
 from dormouse_worker.model.quantized.rotation import rotate
 
 
@@ -44,24 +44,14 @@ class Format:
         return rotate(expanded) if self.is_rotated else expanded
 
 
-@dataclass(frozen=True, slots=True)
-class OnlineFormat(Format):
-    """One that plain weights are rounded to while they are read."""
-
-    quantize_rows: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # [n, in] -> uint8 [n, bytes], float [n]
-
-
-INT8 = OnlineFormat(
-    name="int8",
-    row_bytes=lambda columns: columns,
+INT8 = Format(
+    name=rounding.INT8.name,
+    row_bytes=rounding.INT8.row_bytes,
     expand=lambda weight, scale, _: int8.expand(weight, scale),
     is_rotated=True,
-    quantize_rows=int8.quantize_rows,
 )
-INT4 = OnlineFormat(
-    name="int4", row_bytes=int4.row_bytes, expand=int4.expand, is_rotated=True, quantize_rows=int4.quantize_rows
-)
-FORMATS: Mapping[str, OnlineFormat] = MappingProxyType({INT8.name: INT8, INT4.name: INT4})
+INT4 = Format(name=rounding.INT4.name, row_bytes=rounding.INT4.row_bytes, expand=int4.expand, is_rotated=True)
+FORMATS: Mapping[str, Format] = MappingProxyType({INT8.name: INT8, INT4.name: INT4})  # that are rounded to by us
 
 
 def _kept(count: int) -> Format:

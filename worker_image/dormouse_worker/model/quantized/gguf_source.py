@@ -15,9 +15,9 @@ import torch
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.gguf.names import Origin
 from dormouse_worker.files.gguf.types import row_bytes
+from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.gguf_blocks import grouped_rows, plain_rows
 from dormouse_worker.model.quantized.grouped import pack
-from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.reader import CheckpointSource

@@ -12,40 +12,20 @@ from __future__ import annotations
 
 import torch
 
-from dormouse_worker.model.quantized.int8 import ZERO
-from dormouse_worker.model.quantized.rotation import block_size_of, mix
-from dormouse_worker.native.library import Missing, load_kernels
+from dormouse_worker.model.quantized.blocks import CHUNK, CHUNK_BYTES, GROUP, MOST, ZERO, block_size_of
+from dormouse_worker.model.quantized.rotation import mix
 
-GROUP, MOST = 64, 127
-CHUNK, CHUNK_BYTES = 2 * GROUP, GROUP + 2
 NORMAL = (6, 18, 31, 44, 58, 75, 96, 127)  # of 127
 FINE = 64  # parts of a number's unit that errors are measured in
 TRIALS = range(10, 22)  # sizes that are tried, in sixteenths of what reaches the largest of a group
 _NEXT_TO_NOTHING = 1e-30  # rows that are less are zeros
 
 
-def row_bytes(columns: int) -> int:
-    """Return the bytes of a row of so many inputs; the last chunk is filled up."""
-    return -(-columns // CHUNK) * CHUNK_BYTES
-
-
-def quantize_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_in_torch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return chunks uint8 [n, bytes] and scales float32 [n] of finite rows [n, in]; each depends on its row alone.
 
-    Our kernels round, in a hundredth of torch's time, where there are any; both find the same.
+    Our kernels find the same, in a hundredth of the time.
     """
-    kernels = load_kernels()
-    if isinstance(kernels, Missing) or rows.device.type != "cpu":
-        return quantize_in_torch(rows)
-    plain = rows.float().contiguous()
-    chunks, scales = torch.empty(len(rows), row_bytes(rows.shape[1]), dtype=torch.uint8), torch.empty(len(rows))
-    addresses = plain.data_ptr(), chunks.data_ptr(), scales.data_ptr()
-    kernels.round_rows(*addresses, num_rows=len(rows), columns=rows.shape[1])
-    return chunks, scales
-
-
-def quantize_in_torch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `quantize_rows` does, on any device."""
     mixed, block = mix(rows), block_size_of(rows.shape[1])
     peaks = mixed.abs().amax(1)
     is_zero = peaks < _NEXT_TO_NOTHING

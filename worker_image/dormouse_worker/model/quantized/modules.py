@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.formats import Format
-
-SCALE = "weight_scale"
 
 
 def stand_in(shape: Sequence[int], dtype: torch.dtype) -> nn.Parameter:

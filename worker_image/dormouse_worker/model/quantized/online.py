@@ -7,17 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
+import numpy as np
 
-from dormouse_worker.model.quantized.convert import Replaced
-from dormouse_worker.model.quantized.modules import SCALE
+from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.pieces import put
+from dormouse_worker.model.quantized.rounding import Bytes, Rounding
+from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.tensors import Tensor, as_array, bytes_of, floats_of, zeros
 from dormouse_worker.model.weights.layout import Slot, WeightLayout
 from dormouse_worker.model.weights.source import Contents, Read, WeightSource, refusing_odd
 
-_SERIAL_ELEMENTS = 1 << 14  # few enough that torch computes them on the calling thread, of which there are many
+_ELEMENTS = 1 << 16  # that are rounded in one go: they lie in the cache of the thread that rounds them
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What is in the place of a plain tensor."""
+
+    plain: Slot
+    rounding: Rounding
 
 
 class OnlineSource:
@@ -52,7 +63,7 @@ class OnlineSource:
             checked = refusing_odd(read_any, Contents(WeightLayout((), {}, 0), self._source, {}))
             rounding = _Rounding(self._replaced, checked)
 
-            def read(slot: Slot, start: int, end: int, target: torch.Tensor) -> None:
+            def read(slot: Slot, start: int, end: int, target: Tensor) -> None:
                 if slot.name in self._replaced:
                     rounding.read_numbers(slot, start, target)
                 elif slot.name in self._weight_of:
@@ -68,44 +79,45 @@ class _Rounding:
 
     def __init__(self, replaced: Mapping[str, Replaced], read: Read) -> None:
         self._replaced, self._read = replaced, read
-        self._scales: dict[str, torch.Tensor] = {}  # by weight; NaN where no row was read yet
+        self._scales: dict[str, Floats] = {}  # by weight; NaN where no row was read yet
 
     def __repr__(self) -> str:
         return f"_Rounding({len(self._scales)} weights begun)"
 
-    def read_numbers(self, slot: Slot, start: int, target: torch.Tensor) -> None:
+    def read_numbers(self, slot: Slot, start: int, target: Tensor) -> None:
         """Fill the target with the bytes of the numbers from `start` on."""
         row_bytes = slot.shape[1]
         for row, numbers in self._round(slot.name, start // row_bytes, -(-(start + len(target)) // row_bytes)):
-            put(numbers, row * row_bytes - start, target)
+            put(numbers, row * row_bytes - start, as_array(target))
 
-    def read_scales(self, name: str, start: int, target: torch.Tensor) -> None:
+    def read_scales(self, name: str, start: int, target: Tensor) -> None:
         """Fill the target with the bytes of a weight's scales from `start` on."""
-        first, end = (at // torch.float32.itemsize for at in (start, start + len(target)))
-        if self._known(name)[first:end].isnan().any():  # of rows that another thread has yet to read
+        first, end = (at // np.float32().itemsize for at in (start, start + len(target)))
+        if np.isnan(self._known(name)[first:end]).any():  # of rows that another thread has yet to read
             for _ in self._round(name, first, end):
                 pass
-        target.copy_(self._known(name)[first:end].view(torch.uint8))
+        as_array(target)[:] = self._known(name)[first:end].view(np.uint8)
 
-    def _known(self, name: str) -> torch.Tensor:
+    def _known(self, name: str) -> Floats:
         known = self._scales.get(name)
         if known is None:
-            known = self._scales.setdefault(name, torch.full(self._replaced[name].plain.shape[:1], float("nan")))
+            unknown = np.full(self._replaced[name].plain.shape[:1], np.nan, np.float32)
+            known = self._scales.setdefault(name, unknown)
         return known
 
-    def _round(self, name: str, first: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
+    def _round(self, name: str, first: int, end: int) -> Iterator[tuple[int, Bytes]]:
         known, replaced = self._known(name), self._replaced[name]
         for row, rows in _rows_of(self._read, replaced.plain, first, end):
-            numbers, known[row : row + len(rows)] = replaced.format.quantize_rows(rows)
+            numbers, known[row : row + len(rows)] = replaced.rounding.quantize_rows(rows)
             yield row, numbers
 
 
-def _rows_of(read: Read, plain: Slot, first: int, end: int) -> Iterator[tuple[int, torch.Tensor]]:
+def _rows_of(read: Read, plain: Slot, first: int, end: int) -> Iterator[tuple[int, Floats]]:
     """Yield the rows [first, end) of a plain weight, some at a time, with the number of the first of them."""
     columns = plain.shape[1]
-    row_bytes, step = columns * plain.dtype.itemsize, max(1, _SERIAL_ELEMENTS // columns)
+    row_bytes, step = columns * plain.dtype.itemsize, max(1, _ELEMENTS // columns)
     for row in range(first, end, step):
         count = min(step, end - row)
-        rows = torch.empty(count, columns, dtype=plain.dtype)
-        read(plain, row * row_bytes, (row + count) * row_bytes, rows.view(-1).view(torch.uint8))
-        yield row, rows
+        rows = zeros((count, columns), plain.dtype, None)
+        read(plain, row * row_bytes, (row + count) * row_bytes, bytes_of(rows))
+        yield row, floats_of(rows)

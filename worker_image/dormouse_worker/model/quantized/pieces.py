@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from dormouse_worker.model.tensors import Tensor
 
 
-def put(numbers: torch.Tensor, offset: int, target: torch.Tensor) -> None:
+def put(numbers: Tensor, offset: int, target: Tensor) -> None:
     """Copy bytes that begin at an offset of the target, which may lie before its start, as far as it goes."""
-    flat = numbers.view(-1)
+    flat = numbers.reshape(-1)
     start, end = max(offset, 0), min(offset + len(flat), len(target))
     target[start:end] = flat[start - offset : end - offset]

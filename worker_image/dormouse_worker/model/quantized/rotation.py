@@ -6,16 +6,9 @@ before each product (QuaRot, arXiv 2404.00456). A rotation that is done twice gi
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-BLOCK = 64  # columns that are mixed; fewer where the number of columns is no multiple of it
-
-
-def block_size_of(columns: int) -> int:
-    """Return how many columns of so many are mixed: the largest power of two that divides them, at most BLOCK."""
-    return math.gcd(columns, BLOCK)
+from dormouse_worker.model.quantized.blocks import block_size_of
 
 
 def mix(rows: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,8 @@ import torch
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.grouped import pack
-from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.quantized.stored_kinds import ByGroups, Part, StoredKind, Unreadable
 from dormouse_worker.model.weights.layout import Slot

@@ -12,10 +12,10 @@ from torch import nn
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.convert import keep
 from dormouse_worker.model.quantized.formats import KEPT, Format
 from dormouse_worker.model.quantized.grouped import CHUNK
-from dormouse_worker.model.quantized.modules import SCALE
 from dormouse_worker.model.quantized.stored import WEIGHT, StoredMap, StoredSource, find_map, names_beside
 from dormouse_worker.model.quantized.stored_kinds import ByGroups, StoredKind
 from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
