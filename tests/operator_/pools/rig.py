@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dormouse_kube.api import EVENTS, GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import EVENTS, GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, RESOURCE_CLAIMS
 from dormouse_kube.testing import FakeKube
 from dormouse_operator.model import Key, WorkerState
 from dormouse_operator.observe.gateways import Told
@@ -16,7 +16,7 @@ from tests.operator_.conftest import FakeLeader
 from tests.operator_.pools.one_operator import POOL, Operator
 
 NEVER = {"level1AfterSeconds": None}
-GATEWAY = "a:1"
+GATEWAY, OTHER = "a:1", "more"
 
 
 @dataclass
@@ -35,6 +35,7 @@ class PoolRig:
         self.called_s = {}  # when a request of a member was last there
         self.began_s = self.clock().timestamp()
         self.loads_at_once = True
+        self.ends_claims = False  # those that delete_pool leaves
         self.restart_operator()
 
     def restart_operator(self):
@@ -52,6 +53,28 @@ class PoolRig:
             self.kube.edit(GPU_POOLS, *POOL[:2], lambda obj: obj["spec"].update(body))
         else:
             self.kube.put(GPU_POOLS, {"metadata": {"namespace": POOL.namespace, "name": POOL.name}, "spec": body})
+
+    def other_pool(self):
+        """Create a second pool, of one slot, which nobody looks after."""
+        device = {"claim": {"deviceClassName": "gpu.example.com"}}
+        obj = {"metadata": {"namespace": POOL.namespace, "name": OTHER}, "spec": {"slots": 1, "device": device}}
+        self.kube.put(GPU_POOLS, obj)
+
+    def delete_pool(self):
+        """Delete the pool; Kubernetes keeps its claims for as long as pods use them. Safe if there is none."""
+        if not self.kube.peek(GPU_POOLS, *POOL[:2]):
+            return
+        self.kube.finish_deletion(GPU_POOLS, *POOL[:2])
+        self.ends_claims = True
+        for claim in self.kube.everything(RESOURCE_CLAIMS):
+            if claim["metadata"]["name"].startswith(f"{POOL.name}-"):
+                self.kube.edit(RESOURCE_CLAIMS, POOL.namespace, claim["metadata"]["name"], go_slowly)
+
+    def end_claims(self):
+        """Let claims that are deleted end once no pod has their devices; pods that have no node do not keep them."""
+        for claim in self.kube.everything(RESOURCE_CLAIMS):
+            if "deletionTimestamp" in claim["metadata"] and not claim.get("status", {}).get("reservedFor"):
+                self.kube.finish_deletion(RESOURCE_CLAIMS, POOL.namespace, claim["metadata"]["name"])
 
     def member(self, name, pool="gpus", **spec):
         """Create a member, or change it."""
@@ -138,6 +161,8 @@ class PoolRig:
         self.check()
         await self.operator.look_at_members()
         self.node.tick()
+        if self.ends_claims:
+            self.end_claims()
         self.check()
         self.clock.step(seconds)
 
@@ -237,3 +262,12 @@ class PoolRig:
         return [
             f"{event['reason']}: {event['message']}" for event in found if event["involvedObject"]["kind"] == "GpuPool"
         ]
+
+
+def go_slowly(claim):
+    """Have the garbage collector delete a claim that Kubernetes keeps for as long as a pod uses it."""
+    claim["metadata"].pop("ownerReferences", None)
+    claim["metadata"] |= {
+        "finalizers": ["resource.kubernetes.io/delete-protection"],
+        "deletionTimestamp": "2026-01-01T00:01:00Z",
+    }

@@ -6,7 +6,7 @@ from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.pools import SlotPhase
-from tests.operator_.pools.rig import POOL
+from tests.operator_.pools.rig import OTHER, POOL, go_slowly
 
 
 async def test_a_member_that_is_ordered_asleep_gives_its_slot_up_and_is_not_woken_by_calls(rig):
@@ -157,15 +157,6 @@ async def test_a_pool_made_anew_outranks_the_last_and_its_claims_are_made_once_t
     assert rig.pool_condition("Allocated")[1] != "ClaimGoes"
 
 
-def go_slowly(claim):
-    """Have the garbage collector delete a claim that Kubernetes keeps for as long as a pod uses it."""
-    claim["metadata"].pop("ownerReferences")
-    claim["metadata"] |= {
-        "finalizers": ["resource.kubernetes.io/delete-protection"],
-        "deletionTimestamp": "2026-01-01T00:01:00Z",
-    }
-
-
 async def test_a_member_that_nobody_calls_for_long_has_no_pod_and_a_call_brings_it_back(rig):
     rig.member("a", lifecycle={"level1AfterSeconds": 60, "zeroAfterSeconds": 600})
     await rig.serve_once("a")
@@ -180,11 +171,9 @@ async def test_a_member_that_nobody_calls_for_long_has_no_pod_and_a_call_brings_
 
 async def test_a_member_that_moves_to_another_pool_leaves_its_slot(rig):
     await rig.serve_once("a")
-    device = {"claim": {"deviceClassName": "gpu.example.com"}}
-    other = {"metadata": {"namespace": POOL.namespace, "name": "more"}, "spec": {"slots": 1, "device": device}}
-    rig.kube.put(GPU_POOLS, other)
-    rig.member("a", gpu={"pool": {"name": "more"}})
-    await rig.until(lambda: placed(rig, "a") == "more-0", seconds=1.0)
+    rig.other_pool()
+    rig.member("a", gpu={"pool": {"name": OTHER}})
+    await rig.until(lambda: placed(rig, "a") == f"{OTHER}-0", seconds=1.0)
     await rig.until(lambda: rig.slot().phase is SlotPhase.FREE, seconds=1.0)
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.units import GIB
-from tests.operator_.pools.rig import POOL, PoolRig
+from tests.operator_.pools.rig import OTHER, POOL, PoolRig
 
 pytestmark = pytest.mark.timeout(300)  # some thousand passes
 
@@ -23,7 +23,7 @@ names = st.sampled_from(NAMES)
 
 
 class Histories(RuleBasedStateMachine):
-    """Requests, faults of workers, nodes, claims and gateways, and operators that die after any pass."""
+    """Requests, changes by people, faults of workers, nodes, claims and gateways, operators that die after any pass."""
 
     def __init__(self):
         super().__init__()
@@ -35,8 +35,9 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(slots=st.integers(1, 2))
     def begin(self, slots):
-        self.rig = PoolRig()
+        self.rig, self.slots = PoolRig(), slots
         self.rig.pool(slots)
+        self.rig.other_pool()
         for name in NAMES:
             self.rig.member(name)
         self.do(self.rig.steps(4))
@@ -94,7 +95,21 @@ class Histories(RuleBasedStateMachine):
 
     @rule(slots=st.integers(1, 2))
     def change_slots(self, slots):
-        self.rig.pool(slots)
+        self.slots = slots
+        if self.rig.slots():
+            self.rig.pool(slots)
+
+    @rule()
+    def delete_the_pool(self):
+        self.rig.delete_pool()
+
+    @rule()
+    def make_the_pool_anew(self):
+        self.rig.pool(self.slots)
+
+    @rule(name=names, pool=st.sampled_from([POOL.name, OTHER]))
+    def move(self, name, pool):
+        self.rig.member(name, gpu={"pool": {"name": pool}})
 
     @rule()
     def delete_a_pod(self):
@@ -163,7 +178,9 @@ class Histories(RuleBasedStateMachine):
     async def serve_everyone(self):
         self.rig.loads_at_once = True
         self.find_the_nodes_again()
+        self.make_the_pool_anew()
         for name in NAMES:
+            self.move(name, POOL.name)
             for worker in self.workers(name):
                 worker.refuses, worker.hangs, worker.missing_bytes = set(), set(), 0
         await self.rig.operator.pools.stop()
