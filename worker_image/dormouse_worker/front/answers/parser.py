@@ -98,7 +98,7 @@ class AnswerParser:
             yield from _read_forced(source, out, grammar.forced)
         elif grammar.tools and grammar.tools.bare:
             yield from _read_bare(source, out, grammar.tools)
-        yield from _read_content(source, out, grammar.tools if grammar.forced is None else None)
+        yield from _read_content(source, out, grammar.tools)
 
 
 def _read_reasoning(source: Source, out: Emitter, grammar: Grammar) -> Wait:
@@ -149,7 +149,7 @@ def _read_bare(source: Source, out: Emitter, family: ToolFamily) -> Wait:
     try:
         if family.bare == "json" and first in {"{", "["}:
             yield from _read_json_calls(source, out, first)
-        elif family.bare == "python" and first == "[":
+        elif family.bare == "python":
             yield from read_python_calls(source, out)
         else:
             out.content(source.give_back())
