@@ -131,19 +131,21 @@ class Side:
         """
         for request in requests:
             self._begin(request)
-        ends_s, digest, asked_s, loads_s = [time.perf_counter()], self.add(coming)[0], 0.0, []
+        digest, asked_s, is_there, loads_s = self.add(coming)[0], 0.0, False, []
+        ends_s = [time.perf_counter()]
         while self.controller.has_work:
-            if len(ends_s) % COLD_EVERY == 0:
+            if len(ends_s) % COLD_EVERY == 0 and not asked_s:
                 if is_cold:
                     self.run_command(RemoveLora(digest))
                     self.controller.handle(CommandRequest(0, AddLora(str(coming))))
                     asked_s = ends_s[-1]
                 else:
                     self._begin(LATE, digest)
+            if is_there:  # who waited for it comes while the next pass runs: the front has to hear of it first
+                self._begin(LATE, digest)
             self.controller.step()
             ends_s.append(time.perf_counter())
-            if asked_s and self._result() is not None:
-                self._begin(LATE, digest)
+            if is_there := bool(asked_s) and self._result() is not None:
                 loads_s.append(ends_s[-1] - asked_s)
                 asked_s = 0.0
         self.run_command(RemoveLora(digest))

@@ -97,6 +97,30 @@ def test_after_a_reset_only_what_runs_comes_again():
     assert slots.take_moves() == ((1, "b"),)
 
 
+def test_one_that_was_loaded_comes_before_it_is_needed_and_takes_the_slot_of_nobody_who_runs():
+    slots = slots_of(2, "a", "b", "c")
+    hold(slots, "a")
+    slots.take_moves()
+    for name in ("b", "c"):  # one at a time
+        slots.bring(name)
+    assert slots.take_moves() == ((1, "b"),)
+    slots.bring("b")
+    assert hold(slots, "b") == 1
+    slots.bring("c")
+    assert slots.take_moves() == ()
+
+
+def test_what_leaves_before_it_has_come_does_not_come():
+    slots = slots_of(2, "a", "b")
+    slots.bring("a")
+    slots.remove("a")
+    assert slots.take_unused() == ["a"]
+    assert slots.take_moves() == ()
+    slots.bring("b")
+    slots.note({}, {"b": "its files are gone"})
+    assert slots.take_moves() == ()
+
+
 def test_an_adapter_that_is_lost_says_why():
     slots = slots_of(1, "a")
     slots.note({}, {"a": "its files are gone"})

@@ -38,6 +38,7 @@ class AdapterCommands:
         if info is None:
             return None
         self.slots.add(info.digest)
+        self.slots.bring(info.digest)
         return _json(info)
 
     def remove(self, command: RemoveLora) -> None:

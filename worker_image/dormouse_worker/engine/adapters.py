@@ -47,6 +47,7 @@ class AdapterSlots:
         self._pinned &= self._known
         self._leaving &= self._known
         self._slots = [digest if digest in self._known else "" for digest in self._slots]
+        self._moves = {slot: digest for slot, digest in self._moves.items() if digest in self._known}
 
     def why_not(self, digest: str) -> str:
         """Return why no new request can have this adapter; "" = it can."""
@@ -59,6 +60,11 @@ class AdapterSlots:
         self._known.add(digest)
         self._lost.pop(digest, None)
         self._leaving.discard(digest)
+
+    def bring(self, digest: str) -> None:
+        """Have it copied with the next pass, not with the first that needs it; one at a time, where there is room."""
+        if not self._moves and digest not in self._slots and (slot := self._victim()) is not None:
+            self._fill(slot, digest)
 
     def remove(self, digest: str) -> None:
         """Let nobody ask for it any more; `take_unused` names it once no request needs it."""
@@ -74,6 +80,7 @@ class AdapterSlots:
             self._leaving.discard(digest)
             self._known.discard(digest)
             self._slots = ["" if each == digest else each for each in self._slots]
+            self._moves = {slot: each for slot, each in self._moves.items() if each != digest}
         return unused
 
     def pin(self, digest: str, *, is_pinned: bool) -> None:
@@ -110,10 +117,7 @@ class AdapterSlots:
             return -1
         slot = self._slots.index(digest) if digest in self._slots else self._victim()
         assert slot is not None, "`has_room` comes first"
-        if self._slots[slot] != digest:
-            self._slots[slot] = self._moves[slot] = digest
-        self._clock += 1
-        self._used_at[slot] = self._clock
+        self._fill(slot, digest)
         self._holders[digest] += 1
         return slot
 
@@ -143,6 +147,12 @@ class AdapterSlots:
         held = {digest for digest, count in self._holders.items() if count}
         if len(set(resident)) < len(resident) or not held <= set(resident) or (is_idle and held):
             raise RuntimeError(f"{self!r}: slots and holders do not fit")
+
+    def _fill(self, slot: int, digest: str) -> None:
+        if self._slots[slot] != digest:
+            self._slots[slot] = self._moves[slot] = digest
+        self._clock += 1
+        self._used_at[slot] = self._clock
 
     def _victim(self) -> int | None:
         """Return the slot to fill next: an empty one, else that of the adapter that was used longest ago."""
