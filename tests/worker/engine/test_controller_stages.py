@@ -58,6 +58,7 @@ def test_a_group_that_breaks_before_a_command_is_told_to_who_asked_and_ends_the_
     assert busy.sent[-1].error_reason == "RankLost"
     with pytest.raises(RankLost, match="rank 1"):
         busy.controller.check_group()
+    assert "RankLost" in repr(busy.controller._failures)
 
 
 def test_a_fake_that_was_abandoned_says_so(pipeline):

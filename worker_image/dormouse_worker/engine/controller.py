@@ -7,8 +7,7 @@ the front's: it stops sending and waits. Each change of state is sent as one `En
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from dormouse_worker.common.commands import (
@@ -22,14 +21,7 @@ from dormouse_worker.common.commands import (
     Sleep,
     WakeUp,
 )
-from dormouse_worker.common.errors import (
-    Damaged,
-    GroupBroken,
-    Internal,
-    LogitsNotFinite,
-    WorkerError,
-    WrongState,
-)
+from dormouse_worker.common.errors import Damaged, Internal, LogitsNotFinite, WorkerError, WrongState
 from dormouse_worker.common.ipc import (
     AbortRequests,
     Added,
@@ -51,6 +43,7 @@ from dormouse_worker.engine.decisions import requests_of
 from dormouse_worker.engine.engine import NOT_FINITE
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.executor_commands import executor_handlers
+from dormouse_worker.engine.failures import Failures
 from dormouse_worker.engine.intake import take
 from dormouse_worker.engine.sleeping_parts import SleepingParts
 from dormouse_worker.engine.start_up import load_and_profile
@@ -87,7 +80,7 @@ class Controller:
         self._engine: Stepper | None = None
         self._agreed = (0, 0)  # block counts on the device and in host memory; kept over a sleep
         self.is_shut_down = False
-        self._broken: GroupBroken | None = None
+        self._failures = Failures(executor, self._teller, self._drop_engine)
         self._handlers: dict[type[Command], Callable[[Any], int | str | None]] = {
             InitializeCache: self._initialize_cache,
             AbortAll: self._abort_all,
@@ -120,16 +113,14 @@ class Controller:
 
     def check_group(self) -> None:
         """Raise GroupBroken, naming the rank, if a group of ranks cannot go on: whoever asked has been told."""
-        if self._broken is not None:
-            raise self._broken
-        self._executor.check_ranks()
+        self._failures.check_group()
 
     def start(self) -> None:
         """Load and profile. Ends in PROFILED, or in FAILED with the reason; raises nothing."""
         try:
             load_and_profile(self._executor, self._teller)
         except Exception as error:  # noqa: BLE001  the pod stays up and says why
-            self._fail(error)
+            self._failures.fail(error)
 
     def handle(self, message: FrontMessage) -> None:
         """Carry out one message of the front; raises nothing."""
@@ -173,7 +164,9 @@ class Controller:
         self._settle()
         if why := engine.verify(self._executor):
             self._send(engine.give_up(NOT_FINITE))
-            self._fail(LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})"))
+            self._failures.fail(
+                LogitsNotFinite(f"{MAX_FAILURES_IN_A_ROW} forward passes in a row: {NOT_FINITE} ({why})")
+            )
 
     def _add(self, message: Added) -> None:
         if self._engine is not None and self._engine.is_leaving(message.request_id):
@@ -212,7 +205,7 @@ class Controller:
         try:
             value = run(command)
         except WorkerError as error:
-            self._note_broken(error)
+            self._failures.note(error)
             logger.warning("%s refused: %s", command.method, error)
             return CommandResult(command_id, error.reason, str(error))
         except Exception as error:
@@ -233,7 +226,7 @@ class Controller:
         check_block_counts(report, *counts)
         self._engine = None
         self._teller.change(State.INITIALIZING, num_gpu_blocks=0, num_cpu_blocks=0)
-        with self._failing(Damaged):
+        with self._failures.passing_refusals(Damaged):
             try:
                 self._executor.initialize_cache(*counts)
             except Damaged:
@@ -261,7 +254,7 @@ class Controller:
     def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
         self.save_blocks(SAVE_BEFORE_SLEEP_S)
-        with self._failing():
+        with self._failures.passing_refusals():
             self._sleeping.sleep(command, self._built())
 
     def _prepare_wake_up(self, command: PrepareWakeUp) -> int:
@@ -269,7 +262,7 @@ class Controller:
         return self._sleeping.prepare_wake_up(command.tags)
 
     def _wake_up(self, command: WakeUp) -> None:
-        with self._failing(Damaged):
+        with self._failures.passing_refusals(Damaged):
             if self._sleeping.wake_up(command.tags, self._built()):
                 self._adapters.note_wake()
                 if self._settings.speculation_model:  # which may not have come back
@@ -301,23 +294,5 @@ class Controller:
         if self._engine is not None and self._engine.has_work:
             raise WrongState(f"{what} needs an idle worker; {self._engine.num_requests} requests are unfinished")
 
-    @contextmanager
-    def _failing(self, *fatal: type[WorkerError]) -> Iterator[None]:
-        """Pass on what is raised; what is no refusal, or one of these, leads to FAILED."""
-        try:
-            yield
-        except Exception as error:
-            if not isinstance(error, WorkerError) or isinstance(error, fatal):
-                self._fail(error)
-            raise
-
-    def _fail(self, error: Exception) -> None:
-        """Enter FAILED; requests that were running cannot be there in any state that leads here."""
+    def _drop_engine(self) -> None:
         self._engine = None
-        self._note_broken(error)
-        self._teller.note(ranks=self._executor.get_rank_statuses())
-        self._teller.fail(error, self._executor.get_memory_report())
-
-    def _note_broken(self, error: Exception) -> None:
-        if isinstance(error, GroupBroken):
-            self._broken = error
