@@ -16,6 +16,7 @@ from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import ManualClock, make_report, next_token, see, visible_tokens
 from dormouse_worker.engine.testing_drafts import FakeDraftModel
+from dormouse_worker.engine.testing_images import FakeEncoder
 
 
 @dataclass
@@ -58,9 +59,7 @@ class FakeExecutor:
         self.most_forced = 0  # tokens that bound requests get behind a sampled one: what the model would say there
         self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
         self.unreadable: dict[bytes, str] = {}  # images that cannot be encoded from now on, and why
-        self.images: dict[bytes, int] = {}  # digest → rows, as a rank holds them
-        self.most_pieces = 3  # passes in which an image is encoded that is `ahead`
-        self.ahead: tuple[bytes, int] | None = None  # the digest of one, and in how many passes so far
+        self.encoder = FakeEncoder(self.report.image_rows)
         self.draft_model = FakeDraftModel()
         self._windows = windows
         self._profiled = False
@@ -126,7 +125,7 @@ class FakeExecutor:
             assert new.request_id not in self._sequences
             tokens = [*new.prompt_token_ids, *new.output_token_ids]
             self._sequences[new.request_id] = FakeSequence(new, tokens, [[] for _ in self._windows])
-        encoded = self._encode(batch)
+        encoded = self.encoder.encode(batch)
         for scheduled in batch.sequences:
             self._write(scheduled)
         prompts = {s.request_id: self._prompt_logprobs(s) for s in batch.sequences if self._asks_for_prompt(s)}
@@ -222,38 +221,12 @@ class FakeExecutor:
         if method in self.fail_once:
             raise self.fail_once.pop(method)
 
-    def _encode(self, batch: Batch) -> tuple[bytes, ...]:
-        """Return whose last piece it was."""
-        if batch.is_fresh:
-            self.images.clear()
-        for digest in batch.freed_images:
-            self.images.pop(digest, None)  # perhaps it was not yet done
-        for image in batch.encode:
-            assert image.digest not in self.images
-            self.images[image.digest] = image.num_rows
-        encoded = self._go_on(batch)
-        assert sum(self.images.values()) <= self.report.image_rows
-        return encoded
-
-    def _go_on(self, batch: Batch) -> tuple[bytes, ...]:
-        if batch.ahead is None:
-            self.ahead = None
-            return ()
-        digest, known = batch.ahead.digest, self.ahead
-        assert digest not in self.images
-        num_pieces = 1 + (known[1] if known is not None and known[0] == digest and not batch.is_fresh else 0)
-        self.ahead = (digest, num_pieces) if num_pieces < self.most_pieces else None
-        if self.ahead is not None:
-            return ()
-        self.images[digest] = batch.ahead.num_rows
-        return (digest,)
-
     def _write(self, scheduled: ScheduledSequence) -> None:
         sequence = self._sequences[scheduled.request_id]
         tokens = [*sequence.tokens[: scheduled.num_known], *scheduled.draft_token_ids]
         for image in sequence.new.images:
             if scheduled.start < image.end and image.start < scheduled.end:
-                assert image.digest in self.images, "a sequence computes tokens of an image that no rank holds"
+                assert image.digest in self.encoder.images, "a sequence computes tokens of an image that no rank holds"
         tokens = see(tokens, sequence.new.images)
         for table, block_ids in zip(sequence.tables, scheduled.new_block_ids, strict=True):
             table.extend(block_ids)

@@ -196,7 +196,7 @@ def test_where_those_who_decoded_beside_were_preempted_nobody_waits(tmp_path):
     gallery = Gallery(tmp_path, num_blocks=6, tokens=64, length=24, rows=16)
     gallery.add("first", [[1, 2]], max_tokens=3)
     gallery.engine.step()
-    gallery.executor.most_pieces = 100
+    gallery.executor.encoder.most_pieces = 100
     gallery.add("a", [[3], (1, 9), [4]], max_tokens=2)
     gallery.add("text", [[5, 6]], max_tokens=12)
     gallery.expected["first"] = gallery.expected["first"][1:]
