@@ -110,4 +110,6 @@ def forced_by(matcher: LLMatcher, most: int) -> tuple[int, ...]:
 def words_of(matcher: LLMatcher) -> str:
     """Return what is wrong with a matcher, in the library's words."""
     words = " ".join(matcher.get_error().split())
+    if words.startswith("NoExtensionBias"):
+        return "no text satisfies it"
     return words if len(words) <= MAX_WORDS_CHARS else f"{words[:MAX_WORDS_CHARS]} …"

@@ -95,6 +95,12 @@ REFUSED = {
     "a format": ({"json_schema": '{"type": "string", "format": "quux"}'}, "Unknown format: quux"),
     "elsewhere": ({"json_schema": '{"$ref": "http://example.com/x"}'}, "http://example.com/x"),
     "what no text satisfies": ({"json_schema": '{"allOf": [{"type": "string"}, {"type": "null"}]}'}, "Unsatisfiable"),
+    "what needs itself": (
+        {"json_schema": '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}'},
+        "needs itself, which no text satisfies",
+    ),
+    "no character": ({"regex": r"a[^\s\S]"}, "no text satisfies it"),
+    "a rule that is itself": ({"grammar": "start: start"}, "no text satisfies it"),
     "a loop": (
         {"json_schema": '{"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}'},
         "refused (",

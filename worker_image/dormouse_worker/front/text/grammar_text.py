@@ -14,6 +14,7 @@ from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.front.text.argument_grammar import BLANKS, spaced
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 from dormouse_worker.front.text.composed_grammar import composed
+from dormouse_worker.front.text.endless import is_endless
 from dormouse_worker.front.text.gbnf import is_ebnf, to_lark
 
 # of a Lark grammar, what may hold names of special tokens: strings, comments, patterns; and such names
@@ -79,6 +80,8 @@ def _schema(value: str, *, closes_objects: bool) -> Any:
         return {}
     if OPTIONS in schema:
         raise GrammarRefused(f"{OPTIONS}: a schema cannot choose how it is read")
+    if is_endless(schema):
+        raise GrammarRefused("json_schema needs itself, which no text satisfies")
     return closed(schema) if closes_objects else schema
 
 
