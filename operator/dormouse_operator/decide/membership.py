@@ -56,12 +56,14 @@ def is_released(deployment: Deployment, pool: Pool | None) -> bool:
 
 
 def is_stranded(pool: Pool | None, pod: Pod, worker: Worker | None) -> bool:
-    """Return whether a pod has nothing awake on a slot of a pool that is gone, or goes: nobody can wake it there.
+    """Return whether a pod is where nobody can wake it: its pool is gone, or goes, or was made anew without its slot.
 
-    One that does not answer may be awake; it stays.
+    Of a pool that is gone who is awake stays, and who does not answer may be.
     """
-    if not pod.pool or not (pool is None or pool.is_deleting):
+    if not pod.pool:
         return False
+    if pool is not None and not pool.is_deleting:
+        return pool.key.name == pod.pool and pod.slot not in {*pool.slot_names, *(slot.name for slot in pool.slots)}
     return not pod.container.is_running or (worker is not None and worker.state not in AWAKE)
 
 

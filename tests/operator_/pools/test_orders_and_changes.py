@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, RESOURCE_CLAIMS
 from dormouse_operator.model import WorkerState
@@ -155,6 +157,21 @@ async def test_a_pool_made_anew_outranks_the_last_and_its_claims_are_made_once_t
     await rig.until(lambda: rig.num_running("b"), seconds=1.0)
     assert rig.kube.peek(RESOURCE_CLAIMS, POOL.namespace, "gpus-0")["metadata"]["uid"] != claim["metadata"]["uid"]
     assert rig.pool_condition("Allocated")[1] != "ClaimGoes"
+
+
+@pytest.mark.parametrize("is_awake", [False, True])
+async def test_a_pool_made_anew_with_fewer_slots_moves_who_was_on_the_others(rig, is_awake):
+    rig.pool(slots=2)
+    rig.member("c")
+    await rig.until(lambda: rig.pods_of("c") and placed(rig, "c") == "gpus-1")
+    if is_awake:
+        await rig.serve_once("c")
+    rig.delete_pool()
+    rig.pool(slots=1)
+    rig.restart_operator()
+    await rig.until(lambda: placed(rig, "c") == "gpus-0", seconds=1.0)
+    rig.call("c")
+    await rig.until(lambda: rig.num_running("c"), seconds=1.0)
 
 
 async def test_a_member_that_nobody_calls_for_long_has_no_pod_and_a_call_brings_it_back(rig):
