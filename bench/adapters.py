@@ -141,10 +141,10 @@ class Side:
                     asked_s = ends_s[-1]
                 else:
                     self._begin(LATE, digest)
-            if is_there:  # who waited for it comes while the next pass runs: the front has to hear of it first
-                self._begin(LATE, digest)
             self.controller.step()
             ends_s.append(time.perf_counter())
+            if is_there:  # who waited came while this pass ran: the front had to hear of it first
+                self._begin(LATE, digest)
             if is_there := bool(asked_s) and self._result() is not None:
                 loads_s.append(ends_s[-1] - asked_s)
                 asked_s = 0.0
