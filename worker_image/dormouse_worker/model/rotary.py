@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from dormouse_worker.model.rope_kinds import PLAIN
 from dormouse_worker.model.scratch import Floats
-
-PLAIN = "default"
-PARAMETERS: Mapping[str, frozenset[str]] = MappingProxyType(  # of each kind that is known here, all of them numbers
-    {
-        PLAIN: frozenset({"rope_theta"}),
-        "linear": frozenset({"rope_theta", "factor"}),
-        "llama3": frozenset(
-            {"rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
-        ),
-    }
-)
 
 
 def frequencies(rope: Mapping[str, Any], size: int) -> Floats:

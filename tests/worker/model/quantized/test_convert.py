@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.model.quantized.blocks import MOST_INPUTS
 from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.quantized.online import Replaced
-from dormouse_worker.model.quantized.rounding import INT4, INT8, MOST_INPUTS
+from dormouse_worker.model.quantized.rounding import INT4, INT8
 from dormouse_worker.model.weights.layout import Slot
 
 

@@ -16,7 +16,7 @@ from dormouse_worker.model.bare.config import BareConfig, read_config
 from dormouse_worker.model.bare.tensors import shapes_of
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.quantized.rounding import MOST_INPUTS
+from dormouse_worker.model.quantized.blocks import MOST_INPUTS
 from dormouse_worker.native.library import Kernels, Missing
 
 STORED = {"float32": "F32", "bfloat16": "BF16"}  # what the kernels read, and its name in a file

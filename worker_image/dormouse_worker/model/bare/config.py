@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.rotary import PARAMETERS, PLAIN
+from dormouse_worker.model.rope_kinds import PARAMETERS, PLAIN
 from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
 FAMILIES: Mapping[str, str] = MappingProxyType(

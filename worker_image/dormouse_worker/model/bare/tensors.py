@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dormouse_worker.common.settings import NONE
 from dormouse_worker.model.bare.config import BareConfig
-from dormouse_worker.model.quantized.rounding import Rounding, rounding_of
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens", "model.norm", "lm_head"
 QKV, GATE_UP = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")
@@ -29,15 +27,6 @@ def shapes_of(config: BareConfig) -> dict[str, tuple[int, ...]]:
     for layer in range(config.num_hidden_layers):
         shapes |= {prefix(layer) + name: shape for name, shape in of_layer.items()}
     return shapes
-
-
-def roundings_of(config: BareConfig, method: str) -> dict[str, Rounding]:
-    """Return how each weight of fewer bits is rounded, by its name; an embedding of its own stays as it is."""
-    if method == NONE:
-        return {}
-    head = EMBEDDING if config.tie_word_embeddings else HEAD
-    names = [prefix(layer) + name for layer in range(config.num_hidden_layers) for name in MAPS]
-    return {f"{name}.weight": rounding_of(method, is_head=name == head) for name in (*names, head)}
 
 
 def _layer_shapes(config: BareConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

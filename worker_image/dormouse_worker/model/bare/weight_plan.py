@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dormouse_worker.common.settings import NONE
 from dormouse_worker.model.bare.config import BareConfig
-from dormouse_worker.model.bare.tensors import GATE_UP, QKV, prefix, roundings_of, shapes_of
+from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, MAPS, QKV, prefix, shapes_of
 from dormouse_worker.model.lean.parts import Linear
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.online import OnlineSource, Replaced
-from dormouse_worker.model.quantized.rounding import Rounding
+from dormouse_worker.model.quantized.rounding import Rounding, rounding_of
 from dormouse_worker.model.tensors import Dtype, Tensor
 from dormouse_worker.model.weights.checkpoint import PlainSource, Tensors
 from dormouse_worker.model.weights.layout import Slot, WeightLayout, plan_layout
@@ -68,7 +69,7 @@ class WeightPlan:
 
 def plan_weights(config: BareConfig, dtype: Dtype, method: str) -> WeightPlan:
     """Return the plan; `method` is how linear maps are rounded. What is multiplied in one go lies without a gap."""
-    shapes, roundings = shapes_of(config), roundings_of(config, method)
+    shapes, roundings = shapes_of(config), _roundings(config, method)
     tensors = list(_planned(shapes, dtype, roundings))
     layout = plan_layout(tensors, _joined(config, {name for name, _ in tensors}), identify=id)
     return WeightPlan(shapes, dtype, roundings, layout)
@@ -80,6 +81,15 @@ class _Planned:
 
     shape: tuple[int, ...]
     dtype: Dtype
+
+
+def _roundings(config: BareConfig, method: str) -> dict[str, Rounding]:
+    """Return how each weight of fewer bits is rounded, by its name; an embedding of its own stays as it is."""
+    if method == NONE:
+        return {}
+    head = EMBEDDING if config.tie_word_embeddings else HEAD
+    names = [prefix(layer) + name for layer in range(config.num_hidden_layers) for name in MAPS]
+    return {f"{name}.weight": rounding_of(method, is_head=name == head) for name in (*names, head)}
 
 
 def _planned(

@@ -18,7 +18,8 @@ from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.parallel.stages import is_here
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear, computed_dtype
-from dormouse_worker.model.rotary import PARAMETERS, frequencies
+from dormouse_worker.model.rope_kinds import PARAMETERS
+from dormouse_worker.model.rotary import frequencies
 from dormouse_worker.model.vision.rope import rope_axes
 from dormouse_worker.model.vision.text_part import stands_for, text_part
 

@@ -13,10 +13,11 @@ from typing import Any
 from torch import nn
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.model.quantized.blocks import MOST_INPUTS
 from dormouse_worker.model.quantized.formats import FORMATS, Format
 from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear
 from dormouse_worker.model.quantized.online import Replaced
-from dormouse_worker.model.quantized.rounding import MOST_INPUTS, rounding_of
+from dormouse_worker.model.quantized.rounding import rounding_of
 from dormouse_worker.model.weights.layout import Slot
 
 

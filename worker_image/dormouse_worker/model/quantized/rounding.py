@@ -19,7 +19,6 @@ from dormouse_worker.native.library import Missing, load_kernels
 
 NEXT_TO_NOTHING = 1e-30  # rows that are less are zeros
 Bytes = npt.NDArray[np.uint8]
-MOST_INPUTS = 1 << 16  # whose products of 8 bits a sum of 32 bits holds
 
 
 @dataclass(frozen=True, slots=True)
