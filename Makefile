@@ -84,7 +84,7 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 
 .PHONY: e2e
 e2e: install model ready ## Tests on the real cluster
-	$(PY) -m pytest -n 2 --dist loadgroup -m "cluster and not slow" $(CLUSTER) --durations=10
+	$(PY) -m pytest -n 2 --dist loadfile -m "cluster and not slow" $(CLUSTER) --durations=10
 
 .PHONY: e2e-nodes
 e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4 minutes)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.recording import Recorder
+from tests.together import Together
 from tools.kubectl import Cluster
 from tools.train_model import Recipe, model_dir
 
@@ -29,15 +31,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure no coverage of property tests: it doubles their time, and examples reach all that they reach.
-
-    Tests of the cluster stay together by file, unless they name what they share with others.
-    """
+    """Measure no coverage of property tests: it doubles their time, and examples reach all that they reach."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("no_cover")
-        if item.get_closest_marker("cluster") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together | None:
+    """Keep files together, and those together that share what there is once."""
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from localkube.spec import Paths
 from tools.bootstrap import cache_root
 from tools.release import tool_command, tool_env
@@ -30,7 +32,9 @@ class Driver:
         assert process.stderr is not None
         said = process.stderr.readline()
         names = ", ".join(f"gpu-{index}" for index in range(self.number))
-        assert f"offers {names} of" in said, said
+        if f"offers {names} of" not in said:
+            process.kill()
+            pytest.fail(said + process.communicate()[1])
         return process
 
     @contextmanager

@@ -16,8 +16,7 @@ from tests.e2e.gpus import Driver
 from tests.e2e.kit import Deployments, wait_until_none
 from tools.kubectl import Cluster
 
-# the node has one driver at a time
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("gpus"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 TEMPLATE = {
     "apiVersion": "resource.k8s.io/v1",

@@ -18,8 +18,7 @@ from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
 from tools import reference
 from tools.kubectl import Cluster
 
-# the node has one driver at a time
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("gpus"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 POOL, FIRST, SECOND = "turns", "dusk", "dawn"
 RESERVATION = f"{POOL}-0-reservation"
