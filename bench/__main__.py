@@ -13,6 +13,7 @@
     gateway     the gateway's cost beside direct calls; 1,000 requests that arrive during one wake (as root)
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
+    sessions    a session of 4,000 tokens after sleeps and in another process, beside computing it; what writing costs
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, others beside it, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
@@ -60,6 +61,7 @@ from bench import (
     prefix,
     quantized,
     serve,
+    sessions,
     sleep,
     spare,
     speculation,
@@ -84,6 +86,7 @@ BENCHMARKS: dict[str, Measure] = {
     "kernels": kernels.measure,
     "serve": serve.measure,
     "sleep": sleep.measure,
+    "sessions": sessions.measure,
     "gateway": gateway.measure,
     "platform": platform.measure,
     "canary": canary.measure,
