@@ -31,6 +31,7 @@
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
+The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json).
 The operator is measured by `python -m bench.fleet`, and with pools, all as root: switches by `python -m
 bench.pools_switch`, a hundred pools at once by `python -m bench.pools_placing`, kills in the middle of switches by
 `python -m bench.pools_faults`. `python -m bench.pools_replay` has the operator meet two hours of calls to a pool.

@@ -24,11 +24,24 @@ LINE_CHARS = 120
 FILES = {
     "canary": "platform",
     "conformance": "platform",
+    "from_zero": "startup",
     "switch": "pools",
     "tenants": "platform",
 }  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
-    {"canary", "conformance", "platform", "pools", "quantized", "serve", "speculation", "switch", "tenants"}
+    {
+        "canary",
+        "conformance",
+        "from_zero",
+        "platform",
+        "pools",
+        "quantized",
+        "serve",
+        "speculation",
+        "startup",
+        "switch",
+        "tenants",
+    }
 )  # in parts: rows that a run does not have stay in the file
 
 
