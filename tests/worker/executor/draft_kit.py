@@ -1,4 +1,4 @@
-"""Draft models for the small trained model: itself, its first layers, and one that knows nothing."""
+"""Draft models of tests: a model itself, nearly so, its first layers, and one that knows nothing. And who always asks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ import shutil
 import torch
 from safetensors.torch import load_file, save_file
 
+from bench.step_cost import FreeRows
+from dormouse_worker.engine.drafts.model import ModelPace
+
 WEIGHTS = "model.safetensors"
 
 
 def same(directory, target):
     """Return a copy of a model: always right."""
     shutil.copytree(target, directory)
+    return directory
+
+
+def blurred(directory, target, by=0.02):
+    """Return a model whose weights are a little other ones: mostly right."""
+    same(directory, target)
+    torch.manual_seed(5)
+    weights = load_file(directory / WEIGHTS)
+    others = {name: weight + by * weight.std() * torch.randn_like(weight) for name, weight in weights.items()}
+    save_file(others, directory / WEIGHTS, {"format": "pt"})
     return directory
 
 
@@ -44,3 +57,19 @@ def broken(directory, target):
     weights = load_file(directory / WEIGHTS)
     save_file({name: weight * 1e30 for name, weight in weights.items()}, directory / WEIGHTS, {"format": "pt"})
     return directory
+
+
+class EagerPace(ModelPace):
+    """Always asks for all that there is room for, whatever a pass takes: so a test does not depend on the machine."""
+
+    def choose(self, chance, num_seqs, num_unread, most):
+        """See `ModelPace`."""
+        return most
+
+
+def draft_always(engine):
+    """From now on let an engine score and ask for all drafts that it has room for."""
+    speculation = engine._scheduler.speculation
+    speculation.costs = FreeRows(speculation._max_tokens)
+    if speculation.model is not None:
+        speculation.model = EagerPace(speculation.costs)

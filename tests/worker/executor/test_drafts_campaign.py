@@ -1,16 +1,19 @@
 """Requests of every kind, drawn at random, on every architecture: with drafts the tokens are those without.
 
-Preempted, in chunks, and moved to another worker after a pass or a few, to one without drafts among them. A sample of
-it runs always; `DORMOUSE_RECORD=drafts python -m pytest -m slow` with this file runs all.
+Whoever drafts: the grammar, the caller's prediction, n-grams, earlier answers, a draft model. Preempted, in chunks, and
+moved to another worker after a pass or a few, to one without drafts among them. A sample of it runs always;
+`DORMOUSE_RECORD=drafts python -m pytest -m slow` with this file runs all.
 """
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from dormouse_worker.model.testing import ARCHITECTURES, EOS, write_tiny_model
+from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, BoundRank, grammar, schema
 from tests.worker.executor.test_bound_drafts import ask
 from tests.worker.executor.test_drafts import corrupt, count
@@ -20,8 +23,11 @@ from tests.worker.executor.test_grammars import SCHEMAS
 OF_OUR_KERNELS = ("cwm", "llama", "ministral", "mistral", "qwen2", "qwen3")  # whose rows have the same bits beside any
 CASES = [(name, "float32") for name in sorted(ARCHITECTURES)] + [(name, "bfloat16") for name in OF_OUR_KERNELS]
 SAMPLE = [("llama", "bfloat16"), ("gemma2", "float32")]
-NUM_REQUESTS, NUM_OF_SAMPLE = 304, 24  # a case; 33 cases are 10,032 requests
-TOGETHER = 9  # at once, and some preempted: a full batch has no rows for drafts
+NUM_REQUESTS, NUM_OF_SAMPLE = 304, 45  # a case; 33 cases are 10,032 requests
+TOGETHER = 2, 4, 10  # at once: the more, the more are preempted, and the fewer have room for drafts
+ROWS = 40
+IN_CHUNKS = {"max_num_batched_tokens": 16}
+DRAFTERS = ("n-grams", "earlier answers", "a model nearly the same", "another model")  # each with forced and predicted
 A_D = tuple(BYTES.index(ord(char)) for char in "abcd")
 BOUND_BY = [grammar("regex", "([a-d]{3,5} ){3}end"), grammar("choice", ["aab", "abba"]), *map(schema, SCHEMAS)]
 
@@ -71,54 +77,99 @@ def same(answers, truth):
     return len(answers)
 
 
-def run_case(directory, dtype, num_requests, seed):
-    """Ask for a third of the requests in each way; return how many came, were preempted, and what of drafts."""
-    draw, settings = random.Random(seed), {"dtype": dtype, "swap_space_bytes": 1 << 18}
-    wishes = [draw_request(draw) for _ in range(num_requests)]
-    plain = BoundRank(directory, **settings)
-    preempting = BoundRank(directory, speculation_method="ngram", **settings)
-    chunking = BoundRank(directory, speculation_method="suffix", max_num_batched_tokens=16, **settings)
-    truth, _ = ask(plain, wishes)
-    predicted = [predict(draw, true.token_ids) for true in truth]
-    checked, told = 0, []
-    for number, start in enumerate(range(0, num_requests, TOGETHER)):
-        part = slice(start, start + TOGETHER)
-        if number % 3 < 2:
-            answers, messages = ask((preempting, chunking)[number % 3], wishes[part], predicted=predicted[part])
-            checked += same(answers, truth[part])
-            told += messages
-            continue
+class Case:
+    """Ranks of one model, each with another drafter, and what came of requests to them."""
+
+    def __init__(self, directory, dtype, seed):
+        self._draw = random.Random(seed)
+        near, other = directory.parent / "near", directory.parent / "other"
+        drafter = write_tiny_model(other, "qwen2" if is_llama(directory) else "llama")
+        self.plain = BoundRank(directory, dtype=dtype, swap_space_bytes=1 << 18)
+        self._ranks = [
+            self._make(directory, dtype, **settings)
+            for settings in (
+                {"speculation_method": "ngram"},
+                {"speculation_method": "suffix", **IN_CHUNKS},
+                {"speculation_method": "draft", "speculation_model": str(draft_kit.blurred(near, directory))},
+                {"speculation_method": "draft", "speculation_model": str(drafter), **IN_CHUNKS},
+            )
+        ]
+        self._told = [[] for _ in self._ranks]
+        self.checked = 0
+
+    @staticmethod
+    def _make(directory, dtype, **settings):
+        fields = {"max_num_seqs": ROWS, "num_speculative_tokens": 4, "swap_space_bytes": 1 << 18, **settings}
+        rank = BoundRank(directory, dtype=dtype, **fields)
+        draft_kit.draft_always(rank.controller._engine)
+        return rank
+
+    def run(self, num_requests):
+        """Draw so many requests; ask each rank for a share, and all of them for streams that move between them."""
+        wishes = [draw_request(self._draw) for _ in range(num_requests)]
+        truth, _ = ask(self.plain, wishes)
+        predicted = [predict(self._draw, true.token_ids) for true in truth]
+        for number, part in enumerate(self._parts(num_requests)):
+            place = number % (1 + len(self._ranks))
+            if place == len(self._ranks):
+                self._move(wishes[part], predicted[part], truth[part], most_passes=1 + number % 4)
+            else:
+                answers, messages = ask(self._ranks[place], wishes[part], predicted=predicted[part])
+                self.checked += same(answers, truth[part])
+                self._told[place] += messages
+
+    def _parts(self, num_requests):
+        start = 0
+        while start < num_requests:
+            end = min(num_requests, start + self._draw.choice(TOGETHER))
+            yield slice(start, end)
+            start = end
+
+    def _move(self, wishes, predicted, truth, most_passes):
         moved = [
             ({**asked, "predicted": guess}, bound_by)
-            for (bound_by, asked), guess in zip(wishes[part], predicted[part], strict=True)
+            for (bound_by, asked), guess in zip(wishes, predicted, strict=True)
         ]
-        said, _ = kill_and_resume([preempting, plain, chunking], moved, draw, most_passes=3)
-        assert [said[place] for place in range(len(moved))] == [true.token_ids for true in truth[part]]
-        checked += len(moved)
-    num_preempted = sum(each.controller._engine._scheduler.counters.preemptions for each in (preempting, chunking))
-    for rank in (plain, preempting, chunking):
-        rank.close()
-    return checked, num_preempted, count(told)
+        ngram, suffix, near, other = self._ranks
+        said, _ = kill_and_resume([near, self.plain, suffix, other, ngram], moved, self._draw, most_passes=most_passes)
+        assert [said[place] for place in range(len(moved))] == [true.token_ids for true in truth]
+        self.checked += len(moved)
+
+    def close(self):
+        """End the ranks; return how many sequences were preempted, and of each drafter what was scored and taken."""
+        preempted = sum(rank.controller._engine._scheduler.counters.preemptions for rank in self._ranks)
+        for rank in (self.plain, *self._ranks):
+            rank.close()
+        return preempted, dict(zip(DRAFTERS, map(count, self._told), strict=True))
+
+
+def is_llama(directory):
+    return json.loads((directory / "config.json").read_text("utf-8"))["model_type"] == "llama"
+
+
+def run_case(directory, dtype, num_requests, seed):
+    """Run so many requests; return what to record of them."""
+    case = Case(directory, dtype, seed)
+    case.run(num_requests)
+    preempted, drafts = case.close()
+    assert case.checked == num_requests
+    return {"seed": seed, "requests": case.checked, "preempted": preempted, "drafts and taken": drafts}
 
 
 @pytest.mark.parametrize(("architecture", "dtype"), SAMPLE)
 def test_a_sample_of_all_kinds_says_the_same(tmp_path, architecture, dtype):
-    directory = write_tiny_model(tmp_path, architecture)
-    checked, preempted, (scored, taken) = run_case(directory, dtype, NUM_OF_SAMPLE, seed=7)
-    assert checked == NUM_OF_SAMPLE
-    assert preempted or architecture != "llama", "windows leave room for all"
-    assert scored > taken > 0
+    directory = write_tiny_model(tmp_path / "model", architecture)
+    found = run_case(directory, dtype, NUM_OF_SAMPLE, seed=7)
+    assert found["preempted"] or architecture != "llama", "windows leave room for all"
+    assert all(scored > 0 for scored, _ in found["drafts and taken"].values())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("architecture", "dtype"), CASES)
 def test_ten_thousand_requests_say_the_same(tmp_path, architecture, dtype, request, record_property):
     seed = (request.config.getoption("randomly_seed", 0) or 0) + CASES.index((architecture, dtype))
-    directory = write_tiny_model(tmp_path, architecture)
-    checked, preempted, (scored, taken) = run_case(directory, dtype, NUM_REQUESTS, seed)
-    found = {"seed": seed, "requests": checked, "preempted": preempted, "drafts": scored, "taken": taken}
+    found = run_case(write_tiny_model(tmp_path / "model", architecture), dtype, NUM_REQUESTS, seed)
     for name, value in found.items():
         record_property(name, value)
-    assert checked == NUM_REQUESTS
-    assert scored > taken > 0
+    assert all(scored > taken > 0 for scored, taken in found["drafts and taken"].values())
