@@ -1,4 +1,4 @@
-"""Draft models of tests: a model itself, nearly so, its first layers, and one that knows nothing. And who always asks."""
+"""Draft models of tests: a model itself, nearly so, its first layers, one that knows nothing. And who always asks."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class EagerPace(ModelPace):
 
     def choose(self, chance, num_seqs, num_unread, most):
         """See `ModelPace`."""
+        del chance, num_seqs, num_unread
         return most
 
 
