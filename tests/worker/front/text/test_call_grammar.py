@@ -159,6 +159,7 @@ def test_calls_may_come_instead_of_whatever_is_bound_and_behind_thoughts(takes):
     ("schema", "words"),
     [
         ({"type": "string"}, "the parameters of 'f' are of type 'string'; object is needed"),
+        ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "the parameters of 'f' need themselves"),
         ({"x-guidance": {}}, "x-guidance in the parameters of 'f'"),
         ({"description": "x" * MAX_STRUCTURED_OUTPUTS_BYTES}, f"more than {MAX_STRUCTURED_OUTPUTS_BYTES}"),
     ],

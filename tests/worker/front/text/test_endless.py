@@ -63,6 +63,38 @@ def test_what_may_end_is_left_alone(schema):
     assert not is_endless(schema)
 
 
-def test_many_definitions_take_no_time():
-    chain = {f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}]} for number in range(500)}
-    assert not is_endless({"$defs": chain | {"d500": {}}, "$ref": "#/$defs/d0"})
+def chain(last, make):
+    """Return 30,000 definitions, each of which needs the next."""
+    number_of_them = 30_000
+    links = {f"d{n}": make({"$ref": f"#/$defs/d{n + 1}"}) for n in range(number_of_them)}
+    return {"$defs": links | {f"d{number_of_them}": last}, "$ref": "#/$defs/d0"}
+
+
+LINKS = {
+    "all of": lambda link: {"allOf": [link]},
+    "any of": lambda link: {"anyOf": [{"$ref": "#/$defs/d0"}, link]},
+    "a property": lambda link: {"type": "object", "properties": {"a": link}, "required": ["a"]},
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", LINKS.values(), ids=LINKS)
+def test_a_chain_of_definitions_takes_linear_time(make):
+    """Seconds were tens of minutes if each definition were looked at again for each."""
+    assert not is_endless(chain({}, make))
+    assert is_endless(chain({"$ref": "#/$defs/d0"}, make))
+
+
+@pytest.mark.timeout(20)
+def test_many_needed_properties_take_linear_time():
+    parts = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(20_000)} | {"d20000": {}}
+    names = {name: {"$ref": f"#/$defs/{name}"} for name in parts}
+    assert not is_endless({"$defs": parts, "type": "object", "properties": names, "required": [*names]})
+
+
+def test_depth_is_no_matter():
+    schema = inner = {}
+    for _ in range(20_000):
+        inner["allOf"] = [{}]
+        inner = inner["allOf"][0]
+    assert not is_endless(schema)

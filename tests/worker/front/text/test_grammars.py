@@ -100,7 +100,10 @@ REFUSED = {
         "needs itself, which no text satisfies",
     ),
     "no character": ({"regex": r"a[^\s\S]"}, "no text satisfies it"),
-    "a rule that is itself": ({"grammar": "start: start"}, "no text satisfies it"),
+    "a grammar that needs itself": ({"grammar": 'start: "a" start'}, "grammar needs itself, which no text satisfies"),
+    "EBNF that needs itself": ({"grammar": 'root ::= "a" (root | "b" root)'}, "grammar needs itself"),
+    "tag: needs itself": ({"structural_tag": TAG.replace("{}", '{"$ref": "#"}')}, "schema of structure 0 needs itself"),
+    "a rule that is itself": ({"grammar": "start: start"}, "no text satisfies"),
     "a loop": (
         {"json_schema": '{"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}'},
         "refused (",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dormouse_worker.common.grammar import GrammarRefused
+from dormouse_worker.front.text.endless import is_endless
 
 Tools = Sequence[tuple[str, Mapping[str, Any]]]  # name and schema of the parameters
 Schema = Mapping[str, Any]
@@ -79,7 +80,10 @@ def _parameters(name: str, schema: Schema) -> dict[str, Any]:
         raise GrammarRefused(f"the parameters of {name[:64]!r} are of type {schema['type']!r}; object is needed")
     if OPTIONS in schema:
         raise GrammarRefused(f"{OPTIONS} in the parameters of {name[:64]!r}: a schema cannot choose how it is read")
-    return dict(closed({**schema, "type": "object"}))
+    whole = {**schema, "type": "object"}
+    if is_endless(whole):
+        raise GrammarRefused(f"the parameters of {name[:64]!r} need themselves, which no text satisfies")
+    return dict(closed(whole))
 
 
 def _pairs(rule: str, form: Mapping[str, Any], schema: Schema, tool: str) -> Iterator[str]:

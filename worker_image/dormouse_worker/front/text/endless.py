@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
+
+from dormouse_worker.front.text.endings import Clause, what_ends
 
 _MISSING = object()
 
 
 def is_endless(schema: Any) -> bool:
     """Return whether no finite value can satisfy a schema. What it refers to elsewhere counts as finite."""
-    targets = {ref: _target(schema, ref) for ref in set(_refs(schema))}
-    finite = {ref for ref, target in targets.items() if target is _MISSING}
-    while more := {ref for ref in targets.keys() - finite if _ends(targets[ref], finite)}:
-        finite |= more
-    return not _ends(schema, finite)
+    return id(schema) not in what_ends(_clauses(schema))
 
 
-def _ends(schema: Any, finite: set[str]) -> bool:
-    """Return whether a value can end, where references to these do."""
-    if not isinstance(schema, dict):
-        return True
+def _clauses(schema: Any) -> Iterator[Clause]:
+    """Yield when each value within a schema ends, by its id, as if it were a schema; most are."""
+    within = [schema]
+    while within:
+        value = within.pop()
+        if isinstance(value, dict):
+            yield from _of_an_object(value, schema)
+            within.extend(value.values())
+        else:
+            yield id(value), ()
+            within.extend(value if isinstance(value, list) else ())
+
+
+def _of_an_object(schema: dict[str, Any], whole: Any) -> Iterator[Clause]:
+    """Yield when an object that is a schema ends."""
     if "const" in schema or "enum" in schema:
-        return True
-    if isinstance(ref := schema.get("$ref"), str) and ref not in finite:
-        return False
-    if not all(_ends(one, finite) for one in _list(schema, "allOf")):
-        return False
+        yield id(schema), ()
+        return
+    body: list[Hashable] = [id(part) for part in (*_list(schema, "allOf"), *_needed(schema))]
+    if isinstance(ref := schema.get("$ref"), str) and (target := _target(whole, ref)) is not _MISSING:
+        body.append(id(target))
     for alternatives in (_list(schema, "anyOf"), _list(schema, "oneOf")):
-        if alternatives and not any(_ends(one, finite) for one in alternatives):
-            return False
-    return all(_ends(one, finite) for one in _needed(schema))
+        if alternatives:
+            any_of_them = "any", id(alternatives)
+            body.append(any_of_them)
+            yield from ((any_of_them, (id(one),)) for one in alternatives)
+    yield id(schema), body
 
 
 def _needed(schema: dict[str, Any]) -> Iterator[Any]:
@@ -38,36 +49,24 @@ def _needed(schema: dict[str, Any]) -> Iterator[Any]:
     kind = schema.get("type")
     properties, least = schema.get("properties"), schema.get("minItems")
     if kind in ("object", ["object"]) and isinstance(properties, dict):
-        yield from (properties.get(name) for name in _list(schema, "required") if isinstance(name, str))
+        required = {name for name in _list(schema, "required") if isinstance(name, str)}
+        yield from (properties[name] for name in required if name in properties)
     if kind in ("array", ["array"]) and isinstance(least, int):
         first = _list(schema, "prefixItems")
         yield from first[: max(0, least)]
-        if least > len(first):
-            yield schema.get("items")
-
-
-def _refs(schema: Any) -> Iterator[str]:
-    """Yield what a schema refers to, anywhere within it."""
-    within = [schema]
-    while within:
-        value = within.pop()
-        if isinstance(value, dict):
-            if isinstance(ref := value.get("$ref"), str):
-                yield ref
-            within.extend(value.values())
-        elif isinstance(value, list):
-            within.extend(value)
+        if least > len(first) and "items" in schema:
+            yield schema["items"]
 
 
 def _target(schema: Any, ref: str) -> Any:
     """Return what a reference within the schema names."""
-    if not ref.startswith("#"):
+    if ref != "#" and not ref.startswith("#/"):
         return _MISSING
     found = schema
     for step in ref[1:].split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         found = found.get(name, _MISSING) if isinstance(found, dict) else _MISSING
-    return found if ref == "#" or ref.startswith("#/") else _MISSING
+    return found
 
 
 def _list(schema: dict[str, Any], name: str) -> list[Any]:

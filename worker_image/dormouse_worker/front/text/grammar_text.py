@@ -15,6 +15,7 @@ from dormouse_worker.front.text.argument_grammar import BLANKS, spaced
 from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
 from dormouse_worker.front.text.composed_grammar import composed
 from dormouse_worker.front.text.endless import is_endless
+from dormouse_worker.front.text.endless_grammar import needs_itself
 from dormouse_worker.front.text.gbnf import is_ebnf, to_lark
 
 # of a Lark grammar, what may hold names of special tokens: strings, comments, patterns; and such names
@@ -46,6 +47,8 @@ def _bound(order: Mapping[str, Any], special_tokens: Mapping[str, int]) -> str:
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(option) for option in value))
     if kind == "grammar":
         lark = to_lark(value) if is_ebnf(value) else _with_ids(value, special_tokens)
+        if needs_itself(lark):
+            raise GrammarRefused("grammar needs itself, which no text satisfies")
         return LLMatcher.grammar_from_lark(lark)
     return LLMatcher.grammar_from_lark(_tags(value))
 
@@ -104,6 +107,10 @@ def _tags(value: str) -> str:
             raise GrammarRefused(f"structural_tag: the begin of structure {number} starts with none of the triggers")
         if OPTIONS in structure["schema"]:
             raise GrammarRefused(f"structural_tag: {OPTIONS}: a schema cannot choose how it is read")
+        if is_endless(structure["schema"]):
+            raise GrammarRefused(
+                f"structural_tag: the schema of structure {number} needs itself, which no text satisfies"
+            )
         schema = json.dumps(spaced(structure["schema"]))
         tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=structure.get("end", "")))
     return StructTag.to_grammar(tags, assume_special=False)
