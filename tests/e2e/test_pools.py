@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.nn.functional import normalize
 
+from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_worker.model.device.ledger_file import read_usage
+from dormouse_worker.model.testing_pooling import reference_hidden, write_tiny_encoder
 from localkube.gpus.device_plugin import RESOURCE, VARIABLE
 from localkube.gpus.objects import DRIVER
 from tests.e2e import gpus
 from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
 from tools import reference
-from tools.kubectl import Cluster
+from tools.kubectl import Cluster, fill_claim
+from tools.release import worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 POOL, FIRST, SECOND = "turns", "dusk", "dawn"
+VECTORS = "vectors"
 RESERVATION = f"{POOL}-0-reservation"
 PROMPTS = {FIRST: [20, 21, 22, 23], SECOND: [30, 31, 32]}
 NUM_TOKENS = 12
@@ -45,22 +51,28 @@ def device(cluster: Cluster, namespace: str) -> Iterator[Path]:
 
 @pytest.fixture
 def members(device: Path, cluster: Cluster, deployments: Deployments) -> Iterator[Deployments]:
-    """A pool of one slot and two members. All of it is gone before the driver ends."""
+    """A pool of one slot and two members, with room for a third. All of it is gone before the driver ends."""
     assert device.is_dir()
     before = deployments.everything()
-    cluster.apply(pool_manifest(slots=1), deployments.namespace)
-    for name in (FIRST, SECOND):
-        deployments.apply(
-            name,
-            engine={"device": "cuda", "kvCacheMemory": "32Mi"},
-            gpu={"pool": {"name": POOL}},
-            template=gpus.mounted(f"{deployments.namespace}-stand-ins"),
-        )
+    cluster.apply(pool_manifest(slots=1, members=3), deployments.namespace)
+    apply_members(deployments, FIRST, SECOND)
     yield deployments
-    for name in (FIRST, SECOND):
+    for name in list(deployments.made):
         deployments.delete(name)
     cluster.kubectl("delete", "gpool", POOL, "-n", deployments.namespace)
     wait_until_none(lambda: deployments.everything() - before)
+
+
+def apply_members(deployments: Deployments, *names: str, uri: str = "pvc://models/tiny", **engine: Any) -> None:
+    """Apply models as members of the pool, with the folder of stand-in GPUs."""
+    for name in names:
+        deployments.apply(
+            name,
+            model={"uri": uri},
+            engine={"device": "cuda", "kvCacheMemory": "32Mi", **engine},
+            gpu={"pool": {"name": POOL}},
+            template=gpus.mounted(f"{deployments.namespace}-stand-ins"),
+        )
 
 
 def pool_manifest(slots: int, members: int = 2) -> Manifest:
@@ -88,13 +100,7 @@ def town(cluster: Cluster, namespace: str, deployments: Deployments) -> Iterator
         cluster.apply(manifest, namespace)
     before = deployments.everything()
     cluster.apply(pool_manifest(slots=2, members=6), namespace)
-    for model in MANY:
-        deployments.apply(
-            model,
-            engine={"device": "cuda", "kvCacheMemory": "32Mi", "maxModelLen": 256},
-            gpu={"pool": {"name": POOL}},
-            template=gpus.mounted(name),
-        )
+    apply_members(deployments, *MANY, maxModelLen=256)
     yield driver, deployments
     for model in MANY:
         deployments.delete(model)
@@ -116,18 +122,12 @@ def reserved(cluster: Cluster, namespace: str, deployments: Deployments) -> Iter
     pool = pool_manifest(slots=1)
     pool["spec"]["device"] = {"reservation": {"resourceName": RESOURCE, "visibleDevicesVariable": VARIABLE}}
     cluster.apply(pool, namespace)
-    for model in (FIRST, SECOND):
-        deployments.apply(
-            model,
-            engine={"device": "cuda", "kvCacheMemory": "32Mi"},
-            gpu={"pool": {"name": POOL}},
-            template=gpus.mounted(name),
-        )
+    apply_members(deployments, FIRST, SECOND)
     yield deployments
     for model in (FIRST, SECOND):
         deployments.delete(model)
     cluster.kubectl("delete", "gpool", POOL, "-n", namespace)
-    cluster.kubectl("wait", "--for=delete", "pod", RESERVATION, "-n", namespace, "--timeout=120s")
+    cluster.kubectl("delete", "pod", RESERVATION, "-n", namespace, "--ignore-not-found", "--grace-period=1")
     wait_until_none(lambda: deployments.everything() - before)
     cluster.kubectl("delete", "pvc", name, "-n", namespace)
     cluster.kubectl("delete", "pv", name)
@@ -165,6 +165,25 @@ def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has
     assert f"slot {POOL}-0: {members.namespace}/{SECOND}[0] serves" in told
     assert sum(members.restarts(FIRST) + members.restarts(SECOND)) == 0
     assert not (device / "violations").exists(), (device / "violations").read_text()
+
+
+def test_a_model_for_vectors_and_one_that_chats_alternate_on_one_gpu(
+    members: Deployments, device: Path, model_of: Models, gateway: rpc.InferenceStub, tiny_model: Path, tmp_path: Path
+) -> None:
+    path = write_tiny_encoder(tmp_path, modules=("mean_tokens", "normalize"))
+    folders = {VECTORS: path}
+    fill_claim(members.cluster, namespace=members.namespace, claim="models", image=worker_image(), folders=folders)
+    apply_members(members, VECTORS, uri=f"pvc://models/{VECTORS}", maxModelLen=64, maxNumBatchedTokens=64)
+    for name in (FIRST, VECTORS):
+        members.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep')
+    said = reference.greedy_tokens(tiny_model, PROMPTS[FIRST], NUM_TOKENS)
+    vector = normalize(reference_hidden(path, PROMPTS[SECOND]).mean(0), dim=0).tolist()
+    asked = pb.EmbedRequest(model=VECTORS, inputs=[pb.EmbedInput(token_ids=pb.TokenIds(ids=PROMPTS[SECOND]))])
+    for _ in range(2):
+        assert list(gateway.Embed(asked, timeout=60).embeddings[0].values) == pytest.approx(vector, abs=1e-5)
+        assert model_of(FIRST).greedy(PROMPTS[FIRST], NUM_TOKENS) == said
+    marks = read_usage(device).marks
+    assert (marks.most_awake, marks.over_size_bytes, marks.over_budget_bytes) == (1, 0, 0)
 
 
 def test_without_claims_a_pod_reserves_the_gpu_of_a_device_plugin_and_two_models_take_turns_on_it(
