@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import AddLora, ListLoras, PinLora, RemoveLora
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound
 from dormouse_worker.common.settings import EngineSettings
@@ -19,7 +20,7 @@ from dormouse_worker.engine.testing_executor import FakeExecutor
 def slots_of(num_slots, *names):
     slots = AdapterSlots(num_slots)
     for name in names:
-        slots.add(name)
+        slots.add(AdapterInfo(name, 8, 1024))
     return slots
 
 
@@ -125,7 +126,7 @@ def test_an_adapter_that_is_lost_says_why():
     slots = slots_of(1, "a")
     slots.note({}, {"a": "its files are gone"})
     assert slots.why_not("a") == "its files are gone"
-    slots.add("a")
+    slots.add(AdapterInfo("a", 8, 1024))
     assert slots.why_not("a") == ""
 
 

@@ -8,8 +8,8 @@ from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import make_sampling
 
 
-def names(tokens, salt="", num_tokens=None):
-    request = Request("a", tokens, make_sampling(), arrival_s=0.0, cache_salt=salt)
+def names(tokens, salt="", num_tokens=None, **fields):
+    request = Request("a", tokens, make_sampling(), arrival_s=0.0, cache_salt=salt, **fields)
     return request.block_hashes(len(tokens) if num_tokens is None else num_tokens, block_size=2)
 
 
@@ -49,3 +49,18 @@ def test_names_are_not_copied_whenever_there_is_one_more():
 
 def test_a_salt_may_be_any_text():
     assert root_hash("\ud800") != root_hash("\ud801")
+
+
+def test_an_adapter_is_part_of_the_block_in_which_it_begins_and_of_all_behind_it():
+    base = names([1, 2, 3, 4, 5, 6])
+    first, second, third = (names([1, 2, 3, 4, 5, 6], adapter="a", lora_start=start) for start in (0, 2, 5))
+    assert [each == name for each, name in zip(first, base, strict=True)] == [False] * 3
+    assert [each == name for each, name in zip(second, base, strict=True)] == [True, False, False]
+    assert [each == name for each, name in zip(third, base, strict=True)] == [True, True, False]
+    assert not set(first) & set(second)
+    assert names([1, 2], adapter="a") != names([1, 2], adapter="b")
+
+
+def test_where_in_a_block_an_adapter_begins_is_part_of_its_name():
+    """Whether the last token is the beginning of a later invocation is told by what comes behind the block."""
+    assert names([1, 1], adapter="a", lora_start=0) != names([1, 1], adapter="a", lora_start=1)

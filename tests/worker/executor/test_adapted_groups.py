@@ -17,6 +17,7 @@ from tests.worker.engine.engine_kit import finish
 from tests.worker.executor.group_kit import MAX_TOKENS, PROMPTS, counters, make_engine
 
 RANKS = (1, 8)
+INVOCATION = PROMPTS["3"][10:12]  # of an activated adapter; prompts without it are the base's
 MODELS = {  # architecture and settings
     "llama": ("llama", {"model_impl": "lean"}),
     "llama without kernels": ("llama", {"model_impl": "lean", "attention_backend": "sdpa"}),
@@ -32,15 +33,16 @@ class Group:
     """Ranks with adapters, and what peft says with each."""
 
     def __init__(self, base, adapters, expected, shape, settings):
-        sizes = {"enable_lora": True, "max_loras": 2, "max_lora_rank": max(RANKS), "max_cpu_loras": len(RANKS)}
+        sizes = {"enable_lora": True, "max_loras": 2, "max_lora_rank": max(RANKS), "max_cpu_loras": len(adapters)}
         self.ranks = FakeGroupExecutor(base, *shape, **sizes, **settings)
-        self.digests = {"": "", **{name: self.ranks.add_lora(path).digest for name, path in adapters.items()}}
+        self.infos = {name: self.ranks.add_lora(path) for name, path in adapters.items()}
+        self.digests = {"": "", **{name: info.digest for name, info in self.infos.items()}}
         self.expected = expected
 
     def engine(self, **fields):
         slots = AdapterSlots(2)
-        for digest in filter(None, self.digests.values()):
-            slots.add(digest)
+        for info in self.infos.values():
+            slots.add(info)
         return make_engine(self.ranks, slots=slots, **fields)
 
     def run(self, engine):
@@ -64,13 +66,14 @@ def group_of(tmp_path_factory):
             write_tiny_model(tmp_path_factory.mktemp("base"), architecture),
         )
         adapters = {str(rank): make_adapter(folder / str(rank), base, rank=rank) for rank in RANKS}
+        adapters["activated"] = make_adapter(folder / "4", base, rank=4, alora_invocation_tokens=INVOCATION)
         expected = {
             (name, prompt): greedy_tokens(base, adapters.get(name), ids, MAX_TOKENS, ignore_eos=True)
             for name in ("", *adapters)
             for prompt, ids in PROMPTS.items()
         }
         said = {str([expected[name, prompt] for prompt in PROMPTS]) for name in ("", *adapters)}
-        assert len(said) == 1 + len(RANKS), "else equality would prove nothing"
+        assert len(said) == 1 + len(adapters), "else equality would prove nothing"
         return base, adapters, expected
 
     @functools.cache

@@ -55,7 +55,7 @@ def fill(file, byte):
 
 def refusal(directory, error=AdapterInvalid, max_rank=8):
     with pytest.raises(error) as caught:
-        check_adapter_files(directory, BASE, max_rank=max_rank)
+        check_adapter_files(directory, BASE, max_rank=max_rank, vocab_size=9)
     return str(caught.value)
 
 
@@ -63,6 +63,12 @@ def test_what_peft_writes_is_taken(tmp_path):
     found = check_adapter_files(write(tmp_path / "a"), BASE, max_rank=2)
     assert (found.rank, sorted(found.pairs)) == (2, [name for name in BASE if name.endswith("q_proj")])
     assert {pair.scale for pair in found.pairs.values()} == {2.0}
+
+
+@pytest.mark.parametrize("written", [None, [], [8, 0]])
+def test_an_invocation_is_part_of_an_adapter(tmp_path, written):
+    directory = write(tmp_path, {"alora_invocation_tokens": written})
+    assert check_adapter_files(directory, BASE, max_rank=8, vocab_size=9).invocation == tuple(written or ())
 
 
 def test_patterns_give_modules_ranks_and_scales_of_their_own(tmp_path):
@@ -132,7 +138,12 @@ def test_weights_that_are_cut_off_before_they_are_read_are_refused(tmp_path):
         ({"use_dora": True}, "use_dora is True"),
         ({"bias": "all"}, "bias is 'all'"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is ['lm_head']"),
-        ({"alora_invocation_tokens": [1]}, "activated LoRA"),
+        ({"alora_invocation_tokens": "<|check|>"}, "alora_invocation_tokens is '<|check|>'; a list of token ids"),
+        ({"alora_invocation_tokens": [1, True]}, "alora_invocation_tokens is [1, True]"),
+        ({"alora_invocation_tokens": [-1]}, "alora_invocation_tokens is [-1]"),
+        ({"alora_invocation_tokens": [1] * 65}, "alora_invocation_tokens has 65 tokens; at most 64"),
+        ({"alora_invocation_tokens": [1, 9]}, "has 9; allowed are ids below the base's vocabulary size 9"),
+        ({"invocation_string": "<|check|>"}, "give its tokens as alora_invocation_tokens"),
         ({"target_parameters": ["experts.w1"]}, "experts are not adapted here"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the base's weights"),
         ({"target_modules": []}, "target_modules is []"),

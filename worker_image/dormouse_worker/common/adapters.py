@@ -12,6 +12,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     rank: int
     num_bytes: int  # of one slot's memory, whatever its rank
     is_pinned: bool = False
+    invocation: tuple[int, ...] = ()  # tokens from whose last place in a prompt on it is used; () = from the beginning
 
 
 class AdapterList(msgspec.Struct, frozen=True):

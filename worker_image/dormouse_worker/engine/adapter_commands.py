@@ -37,7 +37,7 @@ class AdapterCommands:
         info = self._executor.add_lora(command.path, command.digest, seconds)
         if info is None:
             return None
-        self.slots.add(info.digest)
+        self.slots.add(info)
         self.slots.bring(info.digest)
         return _json(info)
 

@@ -11,10 +11,12 @@ adapters keep theirs. Where there is none it waits; `line` says who may overtake
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound
 from dormouse_worker.engine.batch import ScheduledSequence
+from dormouse_worker.engine.invocation import BASE, Activation, activate
 from dormouse_worker.engine.request import Request
 
 
@@ -25,7 +27,7 @@ class AdapterSlots:
         self._slots = [""] * num_slots
         self._used_at = [0] * num_slots
         self._clock = 0
-        self._known: set[str] = set()
+        self._known: dict[str, AdapterInfo] = {}
         self._lost: dict[str, str] = {}
         self._pinned: set[str] = set()
         self._references: Counter[str] = Counter()  # unfinished requests
@@ -41,11 +43,11 @@ class AdapterSlots:
         """Return the adapters that keep their slots."""
         return frozenset(self._pinned)
 
-    def note(self, known: Mapping[str, object], lost: Mapping[str, str]) -> None:
+    def note(self, known: Mapping[str, AdapterInfo], lost: Mapping[str, str]) -> None:
         """Take what the ranks have; those that are lost leave their slots."""
-        self._known, self._lost = set(known), dict(lost)
-        self._pinned &= self._known
-        self._leaving &= self._known
+        self._known, self._lost = dict(known), dict(lost)
+        self._pinned &= self._known.keys()
+        self._leaving &= self._known.keys()
         self._slots = [digest if digest in self._known else "" for digest in self._slots]
         self._moves = {slot: digest for slot, digest in self._moves.items() if digest in self._known}
 
@@ -55,11 +57,15 @@ class AdapterSlots:
             return ""
         return self._lost.get(digest) or f"the adapter with the digest {digest[:12]} is not loaded"
 
-    def add(self, digest: str) -> None:
+    def activate(self, digest: str, prompt_token_ids: Sequence[int]) -> Activation:
+        """Return from where on a prompt has an adapter of which nothing speaks against, if at all."""
+        return activate(self._known[digest], prompt_token_ids) if digest else BASE
+
+    def add(self, info: AdapterInfo) -> None:
         """Let requests ask for it, also where it was about to leave."""
-        self._known.add(digest)
-        self._lost.pop(digest, None)
-        self._leaving.discard(digest)
+        self._known[info.digest] = info
+        self._lost.pop(info.digest, None)
+        self._leaving.discard(info.digest)
 
     def bring(self, digest: str) -> None:
         """Have it copied with the next pass, not with the first that needs it; one at a time, where there is room."""
@@ -78,7 +84,7 @@ class AdapterSlots:
         unused = [digest for digest in self._leaving if not self._references[digest]]
         for digest in unused:
             self._leaving.discard(digest)
-            self._known.discard(digest)
+            del self._known[digest]
             self._slots = ["" if each == digest else each for each in self._slots]
             self._moves = {slot: each for slot, each in self._moves.items() if each != digest}
         return unused

@@ -28,6 +28,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     output_token_ids: list[int]  # not empty after a preemption, or when another worker began
     sampling: Sampling
     lora_slot: int = -1  # where its adapter lies; -1 = it has none
+    lora_start: int = 0  # its first token that has the adapter; those before are the base's
     images: tuple[ImageInput, ...] = ()
 
     @property

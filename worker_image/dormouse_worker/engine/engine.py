@@ -87,6 +87,7 @@ class Engine:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
         if why := self._scheduler.adapters.why_not(message.adapter) or self._why_no_images(message):
             return why
+        adapter, lora_start = self._scheduler.adapters.activate(message.adapter, message.prompt_token_ids)
         request = Request(
             message.request_id,
             message.prompt_token_ids,
@@ -96,7 +97,8 @@ class Engine:
             priority=message.priority,
             cache_salt=message.cache_salt,
             preparation=self._prepare(message),
-            adapter=message.adapter,
+            adapter=adapter,
+            lora_start=lora_start,
             prediction_token_ids=message.prediction_token_ids,
             images=message.images,
         )

@@ -1,4 +1,7 @@
-"""Names the content of blocks: a chain of SHA-256 over (salt, parent, token ids, images). Equal prefixes share names.
+"""Names the content of blocks: a chain of SHA-256 over (salt, parent, token ids, images, adapter).
+
+Equal prefixes share names. An adapter is part of the block in which it begins, and so of all behind it; those before it
+are the base's.
 
 A name covers everything from the sequence's start, because keys and values depend on all tokens before. Nobody can
 make two prefixes collide, nor share the blocks of a salt that he does not know.
@@ -15,15 +18,19 @@ from dormouse_worker.common.images import ImageInput
 BlockHash = bytes
 
 
-def root_hash(salt: str, adapter: str = "") -> BlockHash:
-    """Return the parent of a sequence's first block. An adapter's digest changes the numbers behind equal tokens."""
-    root = hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
-    return hashlib.sha256(b"adapter\0" + root + adapter.encode()).digest() if adapter else root
+def root_hash(salt: str) -> BlockHash:
+    """Return the parent of a sequence's first block."""
+    return hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
 
 
-def hash_block(parent: BlockHash, token_ids: Sequence[int], images: bytes = b"") -> BlockHash:
-    """Return the name of a full block that follows `parent`; `images` is what `name_images` returns for it."""
-    return hashlib.sha256(parent + array("Q", token_ids).tobytes() + images).digest()
+def hash_block(parent: BlockHash, token_ids: Sequence[int], beside: bytes = b"") -> BlockHash:
+    """Return the name of a full block that follows `parent`; `beside` is what else its numbers depend on."""
+    return hashlib.sha256(parent + array("Q", token_ids).tobytes() + beside).digest()
+
+
+def name_adapter(adapter: str, place: int) -> bytes:
+    """Return which adapter, by its digest, begins at a token of a block."""
+    return b"adapter\0" + array("q", (place,)).tobytes() + adapter.encode()
 
 
 def name_images(images: Sequence[ImageInput], start: int, end: int) -> bytes:

@@ -33,6 +33,7 @@ class RankView:
             outputs,
             request.sampling,
             lora_slot=request.lora_slot,
+            lora_start=request.lora_start,
             images=tuple(request.images),
         )
 

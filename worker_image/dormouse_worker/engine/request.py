@@ -11,7 +11,7 @@ from dormouse_worker.common.sampling import needs_logits_only
 from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from dormouse_worker.engine.grammars import Preparation
-from dormouse_worker.engine.prefix import BlockHash, hash_block, name_images, root_hash
+from dormouse_worker.engine.prefix import BlockHash, hash_block, name_adapter, name_images, root_hash
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,7 @@ class Request:
     priority: int = 0  # lower goes first
     cache_salt: str = ""
     adapter: str = ""  # the digest of its LoRA adapter; "" = the base model alone
+    lora_start: int = 0  # its first token that has the adapter; those before are the base's
     lora_slot: int = -1  # set by the scheduler while it runs: where the adapter lies
     num_overtakes: int = 0  # set by the scheduler: later requests that ran first while it had no slot
     number: int = 0  # set by the scheduler, once: the order of arrival
@@ -131,11 +132,17 @@ class Request:
         """
         count = num_tokens // block_size
         while len(self._block_hashes) < count:
-            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt, self.adapter)
+            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
             start = len(self._block_hashes) * block_size
-            images = name_images(self.images, start, start + block_size) if start < self.images_end else b""
-            self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size), images))
+            beside = self._beside(start, start + block_size)
+            self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size), beside))
         return self._block_hashes
+
+    def _beside(self, start: int, end: int) -> bytes:
+        """Return what makes a block's numbers besides its tokens and what is before it."""
+        images = name_images(self.images, start, end) if start < self.images_end else b""
+        begins = bool(self.adapter) and start <= self.lora_start < end
+        return images + name_adapter(self.adapter, self.lora_start - start) if begins else images
 
     def advance(self, end: int, *, samples: bool, num_drafts: int = 0) -> None:
         """A batch with its tokens up to `end` goes to the ranks, and so many drafts behind them."""

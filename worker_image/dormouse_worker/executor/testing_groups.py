@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
@@ -109,7 +111,7 @@ class FakeGroupExecutor:
         infos = [worker.add_lora(str(path)) for worker in self.workers]
         first, *_ = whole = [info for info in infos if info is not None]
         assert {info.digest for info in whole} == {first.digest}
-        return AdapterInfo(first.digest, first.rank, sum(info.num_bytes for info in whole))
+        return msgspec.structs.replace(first, num_bytes=sum(info.num_bytes for info in whole))
 
     def save_sharded_state(self, directory: Path) -> None:
         """Let every rank save its part."""

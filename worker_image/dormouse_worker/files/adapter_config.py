@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 MAX_ALPHA = 1 << 20
 MAX_PATTERNS = 2048  # each is compared with every module
+MAX_INVOCATION = 64  # tokens, which are compared at many places of a prompt
 _PLAIN_KEY = re.compile(r"[\w.-]+")
 # Fields that change what is computed: those that are set to anything but these are refused by name.
 _NOTHING: tuple[Any, ...] = (None, False, [], {}, "", "none", 0)
@@ -24,7 +25,7 @@ _REFUSED: Mapping[str, str] = {
     "lora_bias": "biases are not part of what is computed here; train without",
     "modules_to_save": "whole modules are not replaced; merge them into the base model",
     "trainable_token_indices": "tokens of its own are not computed here; merge them into the base model",
-    "alora_invocation_tokens": "activated LoRA is not computed here",
+    "invocation_string": "text is not searched for; give its tokens as alora_invocation_tokens",
     "target_parameters": "experts are not adapted here; target linear layers",
     "layer_replication": "layers are not replicated here",
     "fan_in_fan_out": "weights that lie the other way are not read here",
@@ -46,6 +47,7 @@ class LoraConfig:
     covers_all_layers: bool  # every module that a target names has weights
     ranks: Mapping[str, int] = field(default_factory=dict)  # of modules whose names end so
     alphas: Mapping[str, float] = field(default_factory=dict)
+    invocation: tuple[int, ...] = ()  # activated LoRA: token ids from whose last place in a prompt on it is used
 
     @property
     def max_rank(self) -> int:
@@ -97,6 +99,7 @@ def _parse(config: Mapping[str, Any]) -> LoraConfig:
         covers_all_layers=all(config.get(name) in _NOTHING for name in exclusions),
         ranks=_by_module("rank_pattern", config.get("rank_pattern"), _rank),
         alphas=_by_module("alpha_pattern", config.get("alpha_pattern"), _alpha),
+        invocation=_invocation(config.get("alora_invocation_tokens")),
     )
 
 
@@ -124,6 +127,17 @@ def _flag(name: str, value: Any) -> bool:
     if value not in (None, True, False):
         raise AdapterInvalid(f"{name} is {value!r}; true or false is needed")
     return bool(value)
+
+
+def _invocation(token_ids: Any) -> tuple[int, ...]:
+    """Return the tokens, () for a plain LoRA, which peft takes an empty list for, too."""
+    if token_ids is None:
+        return ()
+    if not isinstance(token_ids, list) or not all(type(each) is int and each >= 0 for each in token_ids):
+        raise AdapterInvalid(f"alora_invocation_tokens is {token_ids!r}; a list of token ids is needed")
+    if len(token_ids) > MAX_INVOCATION:
+        raise AdapterInvalid(f"alora_invocation_tokens has {len(token_ids)} tokens; at most {MAX_INVOCATION} are read")
+    return tuple(token_ids)
 
 
 def _by_module(name: str, patterns: Any, parse: Callable[[str, Any], T]) -> dict[str, T]:

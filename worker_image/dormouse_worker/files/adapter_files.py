@@ -55,6 +55,7 @@ class AdapterFiles:
 
     path: Path
     rank: int  # the highest of any module
+    invocation: tuple[int, ...]  # token ids from which on it is used; () = from the beginning
     pairs: Mapping[str, Pair]  # by the base's module
     config: bytes  # the file's bytes that were parsed
     header: bytes  # of the weights' file, as it was parsed
@@ -85,7 +86,9 @@ class AdapterFiles:
         return whole.hexdigest()
 
 
-def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int) -> AdapterFiles:
+def check_adapter_files(
+    path: Path, base: Mapping[str, Shape], *, max_rank: int, vocab_size: int | None = None
+) -> AdapterFiles:
     """Return the adapter in a directory; `base` are the linear layers that can be adapted.
 
     Reads headers only. Raises AdapterNotFound, PickleRefused, or AdapterInvalid naming the directory and the culprit.
@@ -98,11 +101,12 @@ def check_adapter_files(path: Path, base: Mapping[str, Shape], *, max_rank: int)
         weights = read_safetensors(_inside(path, WEIGHTS_FILE))
         pairs = _pairs(weights.tensors, config, base)
         _check_targets(config, pairs, base)
+        _check_invocation(config.invocation, vocab_size)
     except AdapterInvalid as error:
         raise AdapterInvalid(_clipped(f"{path}: {error}")) from error
     except ModelInvalid as error:  # names the file
         raise AdapterInvalid(_clipped(str(error))) from error
-    return AdapterFiles(path, config.max_rank, pairs, raw, weights.raw_header)
+    return AdapterFiles(path, config.max_rank, config.invocation, pairs, raw, weights.raw_header)
 
 
 def begin_digest(config: bytes, weights_bytes: int) -> hashlib._Hash:
@@ -215,3 +219,12 @@ def _check_targets(config: LoraConfig, pairs: Iterable[str], base: Iterable[str]
         missing = [module for module in matching if module not in has]
         if len(missing) == len(matching) or (missing and config.covers_all_layers):
             raise AdapterInvalid(f"{missing[0]} is among target_modules and has no weights; copy the adapter again")
+
+
+def _check_invocation(token_ids: Iterable[int], vocab_size: int | None) -> None:
+    """Refuse tokens that no prompt can have: the adapter would never be used."""
+    for token_id in token_ids:
+        if vocab_size is not None and token_id >= vocab_size:
+            raise AdapterInvalid(
+                f"alora_invocation_tokens has {token_id}; allowed are ids below the base's vocabulary size {vocab_size}"
+            )

@@ -28,6 +28,7 @@ class RankSequence:
         "images",
         "is_plain",
         "lora_slot",
+        "lora_start",
         "masks",
         "matcher",
         "needs_logits_only",
@@ -47,6 +48,7 @@ class RankSequence:
         self.row = row
         self.sampling = new.sampling
         self.lora_slot = new.lora_slot
+        self.lora_start = new.lora_start
         self.images = new.images
         self.rope: Ints | None = None  # set by its owner: see `rope.prompt_positions`
         self.takes_likeliest = takes_likeliest(new.sampling)
@@ -113,9 +115,10 @@ class RankSequence:
         return min(self.sampling.max_tokens - self.position, longest - int(self._counts[self.row]))
 
 
-_row, _num_prompt_tokens, _token_address, _sampling, _lora_slot = (
-    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling", "lora_slot")
+_row, _num_prompt_tokens, _token_address, _sampling = (
+    attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
 )
+_lora_slot, _lora_start = attrgetter("lora_slot"), attrgetter("lora_start")
 _takes_likeliest, _is_plain, _needs_logits_only, _asks = (
     attrgetter(name) for name in ("takes_likeliest", "is_plain", "needs_logits_only", "asks_for_prompt")
 )
@@ -167,6 +170,12 @@ class BatchRows:
         """Return where the sequences' adapters lie, -1 = there is none; None = no sequence has one."""
         slots = np.fromiter(map(_lora_slot, self.sequences), np.int64, len(self))
         return slots if (slots >= 0).any() else None
+
+    @cached_property
+    def lora_starts(self) -> Ints | None:
+        """Return from which token on the sequences have their adapters; None = each from its beginning."""
+        starts = np.fromiter(map(_lora_start, self.sequences), np.int64, len(self))
+        return starts if starts.any() else None
 
     @cached_property
     def num_prompt_tokens(self) -> Ints:

@@ -179,11 +179,10 @@ class InputBatch:
             )
             for table, window in zip(self._tables, self._windows, strict=True)
         )
-        slots = batch_rows.lora_slots
-        lora_slots = None if slots is None else np.repeat(slots, np.diff(spans.query_starts))
         tokens = self._token_ids[row_of, positions]
         images = _place_images(batch_rows, batch, spans.query_starts) if batch_rows.seeing else ()
         rope = _turn(batch_rows, positions, spans.query_starts) if self._image_merge and batch_rows.seeing else None
+        lora_slots = _find_adapters(batch_rows, positions, spans.query_starts)
         return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images, rope)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
@@ -224,6 +223,18 @@ class InputBatch:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._free_rows.append(sequence.row)
+
+
+def _find_adapters(batch_rows: BatchRows, positions: Ints, query_starts: Ints) -> Ints | None:
+    """Return where each row's adapter lies, [T], -1 = it has none; None = no row has one."""
+    if batch_rows.lora_slots is None:
+        return None
+    counts = np.diff(query_starts)
+    slots = np.repeat(batch_rows.lora_slots, counts)
+    if batch_rows.lora_starts is None:
+        return slots
+    slots[positions < np.repeat(batch_rows.lora_starts, counts)] = -1
+    return slots if (slots >= 0).any() else None
 
 
 def _place_images(batch_rows: BatchRows, batch: Batch, query_starts: Ints) -> tuple[Placed, ...]:

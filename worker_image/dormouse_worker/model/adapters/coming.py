@@ -35,6 +35,7 @@ class Found:
     rank: int
     place: Place | None  # where it lies; None = there was none for it
     checksum: int = 0
+    invocation: tuple[int, ...] = ()  # see `AdapterInfo`
 
 
 class ComingAdapter:
@@ -91,9 +92,10 @@ class ComingAdapter:
         self._pieces.leave()
 
     def _read(self, pause: Pause) -> Found:
-        files = check_adapter_files(self.path, self._layout.whole, max_rank=self._max_rank)
+        layout = self._layout
+        files = check_adapter_files(self.path, layout.whole, max_rank=self._max_rank, vocab_size=layout.vocab_size)
         pause()
         if self._place is None:
             return Found(files.read(lambda *_: pause()), files.rank, None)
-        digest = read_adapter(files, self._layout, self._place.copy, pause)
-        return Found(digest, files.rank, self._place, slot_checksum(self._place.copy, pause))
+        digest = read_adapter(files, layout, self._place.copy, pause)
+        return Found(digest, files.rank, self._place, slot_checksum(self._place.copy, pause), files.invocation)

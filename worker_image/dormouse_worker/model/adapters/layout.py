@@ -55,6 +55,7 @@ class AdapterLayout:
     dtype: torch.dtype
     slot_bytes: int
     whole: Mapping[str, Shape]  # the linear layers of the whole model, by name: what an adapter has to fit
+    vocab_size: int  # of the whole model
 
     def a_of(self, slot: torch.Tensor, each: AdaptedMap) -> torch.Tensor:
         """Return the view of a slot's bytes, uint8 [slot_bytes], that is a map's A, [parts, rank, inputs]."""
@@ -89,7 +90,7 @@ def plan_adapters(
         maps.append(AdaptedMap(names, num_inputs, tuple(starts), mine, end, b_offset))
         # kernels may read a vector that passes the end of B
         end = b_offset + round_up(rank * starts[-1] * size + 1, ALIGNMENT_BYTES)
-    return AdapterLayout(tuple(maps), rank, dtype, end, whole)
+    return AdapterLayout(tuple(maps), rank, dtype, end, whole, int(module.config.get_text_config().vocab_size))
 
 
 def _linears(module: Any) -> dict[str, _Linear]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,28 +22,16 @@ import torch
 
 from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import WEIGHTS
-from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound, InsufficientMemory, WorkerError
-from dormouse_worker.files.adapter_files import check_adapter_files
+from dormouse_worker.common.errors import AdapterLimit, AdapterNotFound, InsufficientMemory
 from dormouse_worker.model.adapters.coming import ComingAdapter, Found, Place
+from dormouse_worker.model.adapters.known import KnownAdapter, read_again
 from dormouse_worker.model.adapters.layout import AdapterLayout
-from dormouse_worker.model.adapters.read import read_adapter, slot_checksum
 from dormouse_worker.model.adapters.rows import Lora
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory.arithmetic import gib
 from dormouse_worker.model.tensors import pointer_to
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An adapter, and which host copy is its own."""
-
-    path: Path
-    rank: int
-    place: int
-    checksum: int
-    lost: str = ""  # why it cannot be used any more
 
 
 class AdapterStore:
@@ -71,7 +59,7 @@ class AdapterStore:
         self.ranks = np.zeros(num_slots, dtype=np.int64)  # of what lies in each slot; kernels read it
         self._device = device
         self._num_copies = num_copies
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, KnownAdapter] = {}
         self._level = self._next_level = 0
         self._copies: torch.Tensor | None = None
         self._coming: ComingAdapter | None = None
@@ -248,7 +236,7 @@ class AdapterStore:
             if found.place is None:
                 what = f"{len(self.infos)} adapters are loaded; max_cpu_loras is {self._num_copies}"
                 raise AdapterLimit(f"{what}: remove one, or raise it")
-            self._known[found.digest] = _Known(path, found.rank, found.place.number, found.checksum)
+            self._known[found.digest] = KnownAdapter.of(path, found, found.place.number)
         return self._info(found.digest)
 
     @property
@@ -256,7 +244,8 @@ class AdapterStore:
         return self.num_slots * self.layout.slot_bytes
 
     def _info(self, digest: str) -> AdapterInfo:
-        return AdapterInfo(digest, self._known[digest].rank, self.layout.slot_bytes)
+        known = self._known[digest]
+        return AdapterInfo(digest, known.rank, self.layout.slot_bytes, invocation=known.invocation)
 
     def _slot(self, number: int) -> torch.Tensor:
         slot: torch.Tensor = self._arena.bytes(number * self.layout.slot_bytes, (number + 1) * self.layout.slot_bytes)
@@ -279,23 +268,5 @@ class AdapterStore:
             self._copies = torch.empty(self._num_copies, self.layout.slot_bytes, dtype=torch.uint8)
             self._copies.zero_()
             for digest, known in tuple(self._known.items()):
-                self._known[digest] = replace(known, lost=self._read_again(known, self._copies[known.place]))
-
-    def _read_again(self, known: _Known, copy: torch.Tensor) -> str:
-        """Return why an adapter is not what it was before the sleep; "" = it is. What is lost stays so."""
-        if known.lost:
-            return known.lost
-        try:
-            files = check_adapter_files(known.path, self.layout.whole, max_rank=self.max_rank)
-            read_adapter(files, self.layout, copy, _go_on)
-        except WorkerError as error:
-            return str(error)
-        return (
-            ""
-            if slot_checksum(copy, _go_on) == known.checksum
-            else f"{known.path}: its files changed while the worker slept"
-        )
-
-
-def _go_on() -> None:
-    """Nobody computes meanwhile: there is no reason to stop."""
+                lost = read_again(known, self.layout, self._copies[known.place], max_rank=self.max_rank)
+                self._known[digest] = replace(known, lost=lost)

@@ -1,0 +1,181 @@
+"""Activated LoRA: tokens are peft's, and what is before the invocation is shared with the base. In float32."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import msgspec
+import pytest
+import torch
+from peft import LoraConfig
+from peft.tuners.lora.variants import calculate_alora_offsets
+
+from dormouse_worker.common.adapters import AdapterInfo
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.adapters import AdapterSlots
+from dormouse_worker.engine.invocation import activate
+from dormouse_worker.engine.testing import make_add
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.loader import load
+from tests.peft_kit import greedy_tokens, make_adapter
+from tests.worker.engine.engine_kit import finish
+from tests.worker.model.test_parity import BLOCK_SIZE, MAX_TOKENS, make_engine
+
+INVOCATION = [201, 7, 201]
+_TEXT = [(i * i * 7 + 3) % 200 for i in range(30)]
+PROMPTS = {
+    "begins": [*INVOCATION, *_TEXT[:6]],
+    "within": [*_TEXT[:13], *INVOCATION, *_TEXT[13:18]],  # over the end of a block
+    "twice": [*_TEXT[:5], *INVOCATION, *_TEXT[5:12], 7, *INVOCATION, 4],
+    "overlaps": [*_TEXT[:6], *INVOCATION, *INVOCATION[1:], 9],
+    "ends": [*_TEXT[:16], *INVOCATION],
+    "absent": [*_TEXT[:20], *INVOCATION[:2]],
+}
+ADAPTERS = {  # rank, further fields
+    "activated": (8, {"alora_invocation_tokens": INVOCATION}),
+    "plain": (4, {}),
+    "stable": (2, {"alora_invocation_tokens": INVOCATION[:1], "use_rslora": True, "targets": ["q_proj", "k_proj"]}),
+}
+PATHS = {  # architecture, who computes -> whether it is slow
+    ("llama", "native"): False,
+    ("llama", "lean"): False,
+    ("qwen3", "native"): False,
+    ("gemma3_text", "transformers"): False,
+    ("qwen2", "native"): True,
+    ("ministral", "lean"): True,
+    ("llama", "transformers"): True,
+}
+SETTINGS = ({"seqs": 6}, {"tokens": 7}, {"num_blocks": 12, "host_blocks": 12}, {"num_blocks": 12}, {"caches": True})
+each_path = pytest.mark.parametrize(
+    ("architecture", "path"), [pytest.param(*key, marks=[pytest.mark.slow] * slow) for key, slow in PATHS.items()]
+)
+
+
+class Case(NamedTuple):
+    """A model with adapters, and what peft says with each."""
+
+    model: object
+    backend: object
+    infos: dict[str, AdapterInfo]
+    expected: dict[tuple[str, str], list[int]]  # adapter ("" = the base) and prompt -> tokens
+
+
+@pytest.fixture(scope="module")
+def case_of(tiny_model, tmp_path_factory):
+    """Return a function (architecture, path) → Case."""
+
+    @functools.cache
+    def written(architecture):
+        folder, base = tmp_path_factory.mktemp(architecture), tiny_model(architecture)
+        made = {
+            name: make_adapter(folder / name, base, rank=rank, **fields) for name, (rank, fields) in ADAPTERS.items()
+        }
+        return made, {
+            (name, prompt): greedy_tokens(base, made.get(name), ids, MAX_TOKENS, ignore_eos=True)
+            for name in ("", *made)
+            for prompt, ids in PROMPTS.items()
+        }
+
+    @functools.cache
+    def case(architecture, path):
+        made, expected = written(architecture)
+        settings = EngineSettings(
+            model=str(tiny_model(architecture)),
+            block_size=BLOCK_SIZE,
+            model_impl="transformers" if path == "transformers" else "lean",
+            enable_lora=True,
+            max_loras=2,
+            max_lora_rank=8,
+            max_cpu_loras=len(ADAPTERS),
+        )
+        model = load(settings, CpuDevice(Host()))
+        backend = NativeBackend() if path == "native" else SdpaBackend()
+        return Case(model, backend, {name: model.adapters.add(each) for name, each in made.items()}, expected)
+
+    return case
+
+
+def engine_of(case, **settings):
+    """Return an engine that knows the adapters, with fewer slots than there are."""
+    slots = AdapterSlots(2)
+    slots.note(case.model.adapters.infos, {})
+    return make_engine(case.model, backend=case.backend, adapters=slots, **settings)
+
+
+def add(engine, case, key, request_id, output_token_ids=()):
+    adapter, prompt = key
+    message = make_add(request_id, PROMPTS[prompt], max_tokens=MAX_TOKENS)
+    digest = case.infos[adapter].digest if adapter else ""
+    message = msgspec.structs.replace(message, adapter=digest, output_token_ids=list(output_token_ids))
+    assert engine.add(message) is None
+
+
+def say(engine, case, key, request_id):
+    """Return the answer to one request alone, and how many of its tokens were cached."""
+    add(engine, case, key, request_id)
+    before = engine._scheduler.counters.prefix_hits
+    (tokens,) = finish(engine, {request_id: []}).values()
+    return tokens, engine._scheduler.counters.prefix_hits - before
+
+
+@each_path
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_batches_chunks_preemption_and_cached_prefixes_say_what_peft_says(case_of, architecture, path, settings):
+    case = case_of(architecture, path)
+    engine = engine_of(case, **settings)
+    for round_number in range(2):
+        for key in case.expected:
+            add(engine, case, key, f"{'/'.join(key)}/{round_number}")
+        told = finish(engine, {f"{'/'.join(key)}/{round_number}": [] for key in case.expected})
+        assert {tuple(name.split("/")[:2]): tokens for name, tokens in told.items()} == case.expected
+
+
+@each_path
+def test_where_it_begins_changes_what_is_said(case_of, architecture, path):
+    """Else equality would prove nothing."""
+    expected = case_of(architecture, path).expected
+    for prompt in PROMPTS:
+        assert (expected["activated", prompt] == expected["", prompt]) is (prompt == "absent")
+
+
+@each_path
+def test_the_bases_blocks_serve_what_is_before_the_invocation(case_of, architecture, path):
+    case = case_of(architecture, path)
+    engine = engine_of(case, caches=True)
+    for prompt in ("within", "twice", "ends"):
+        begin = activate(case.infos["activated"], PROMPTS[prompt]).start
+        say(engine, case, ("", prompt), f"{prompt} base")
+        tokens, cached = say(engine, case, ("activated", prompt), prompt)
+        assert (tokens, cached) == (case.expected["activated", prompt], begin // BLOCK_SIZE * BLOCK_SIZE)
+        assert say(engine, case, ("", prompt), f"{prompt} again")[0] == case.expected["", prompt]
+
+
+def test_what_it_computed_before_its_invocation_serves_the_base(case_of):
+    case = case_of("llama", "native")
+    engine = engine_of(case, caches=True)
+    say(engine, case, ("activated", "within"), "first")
+    tokens, cached = say(engine, case, ("", "within"), "base")
+    assert (tokens, cached) == (case.expected["", "within"], 12)
+
+
+def test_a_request_that_goes_on_elsewhere_after_any_token_says_the_rest(case_of):
+    case = case_of("llama", "native")
+    whole = case.expected["activated", "twice"]
+    engine = engine_of(case, seqs=6)
+    for cut in range(len(whole)):
+        add(engine, case, ("activated", "twice"), f"{cut}", whole[:cut])
+    told = finish(engine, {f"{cut}": [] for cut in range(len(whole))})
+    assert told == {f"{cut}": whole[cut:] for cut in range(len(whole))}
+
+
+@pytest.mark.parametrize("invocation", [INVOCATION, INVOCATION[:1], [7], [255]], ids=str)
+def test_it_begins_where_peft_says(invocation):
+    configs = {"a": LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=invocation)}
+    info = AdapterInfo("a", 8, 1024, invocation=tuple(invocation))
+    for ids in PROMPTS.values():
+        (offset,) = calculate_alora_offsets(configs, "a", torch.tensor([ids]))
+        assert activate(info, ids) == (("", 0) if offset is None else ("a", len(ids) - offset))
