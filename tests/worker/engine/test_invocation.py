@@ -26,6 +26,7 @@ def test_the_last_place_is_the_last_of_all_places(token_ids, wanted):
 def test_a_plain_adapter_begins_with_the_prompt_and_an_activated_one_with_its_invocation():
     assert activate(PLAIN, [1, 7, 8]) == Activation("plain", 0)
     assert activate(ACTIVATED, [1, 7, 8, 7, 8, 2]) == Activation("activated", 3)
+    assert activate(ACTIVATED, [7, 8, 1, 8]) == Activation("activated", 0)
     assert activate(ACTIVATED, [1, 7]) == BASE
 
 
