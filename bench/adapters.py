@@ -124,15 +124,18 @@ class Side:
         assert num_tokens == sum(request.max_tokens for request in requests), "all were answered to their ends"
         return num_tokens / seconds
 
-    def intervals(self, requests: Sequence[Request], coming: Path, *, is_cold: bool) -> tuple[list[float], list[float]]:
-        """Answer all requests at once; return the seconds between their tokens. Now and then others ask for an adapter.
+    def intervals(
+        self, requests: Sequence[Request], coming: Path, *, is_cold: bool
+    ) -> tuple[list[tuple[str, float]], list[float]]:
+        """Answer all requests at once; return the seconds between their tokens, and what was done in these besides.
 
-        Cold, it was forgotten, and they wait until it is there: the seconds that it takes come second.
+        Now and then others ask for an adapter. Cold, it was forgotten, and they wait until it is there: the seconds
+        that it takes come second.
         """
         for request in requests:
             self._begin(request)
-        digest, asked_s, is_there, loads_s = self.add(coming)[0], 0.0, False, []
-        ends_s = [time.perf_counter()]
+        digest, asked_s, is_there, is_late, loads_s = self.add(coming)[0], 0.0, False, False, []
+        ends_s, kinds = [time.perf_counter()], []
         while self.controller.has_work:
             if len(ends_s) % COLD_EVERY == 0 and not asked_s:
                 if is_cold:
@@ -141,15 +144,18 @@ class Side:
                     asked_s = ends_s[-1]
                 else:
                     self._begin(LATE, digest)
+                    is_late = True
+            kinds.append("their prompt" if is_late else "copy" if is_there else "reading" if asked_s else "nothing")
             self.controller.step()
             ends_s.append(time.perf_counter())
-            if is_there:  # who waited came while this pass ran: the front had to hear of it first
+            if is_late := is_there:  # who waited came while this pass ran: the front had to hear of it first
                 self._begin(LATE, digest)
             if is_there := bool(asked_s) and self._result() is not None:
                 loads_s.append(ends_s[-1] - asked_s)
                 asked_s = 0.0
         self.run_command(RemoveLora(digest))
-        return [end_s - begun_s for begun_s, end_s in pairwise(ends_s)][1:], loads_s  # the first one is the prompts'
+        seconds = [end_s - begun_s for begun_s, end_s in pairwise(ends_s)]
+        return [*zip(kinds, seconds, strict=True)][1:], loads_s  # the first one is the prompts'
 
     def _begin(self, request: Request, adapter: str = "") -> None:
         sampling = Sampling(0, 1, 0, 0, 0, request.max_tokens)
@@ -172,7 +178,7 @@ def measure(options: Options, console: Console) -> list[Row]:
         plain, adapted = (Side(model, options.threads, has_adapters=has) for has in (False, True))
         digests = [adapted.add(path)[0] for path in paths[:-1]]
         rows = [*_speed(options, console, plain, adapted, digests), *_sleep(options, plain, adapted)]
-        rows += _beside_cold(options, adapted, paths[-1])
+        rows += _beside_cold(options, console, adapted, paths[-1])
         rows.append(_cold(adapted, paths[-1], digests[0]))
         rows += _beside_vllm(options, console, adapted, dict(zip(map(str, paths), digests, strict=False)))
         for side in (plain, adapted):
@@ -227,13 +233,15 @@ def _sleep(options: Options, plain: Side, adapted: Side) -> Iterator[Row]:
     yield Row(f"sleep level 1 and wake: added by {NUM_ADAPTERS} adapters", max(0.0, extra_ms), "ms", goal=AtMost(10))
 
 
-def _beside_cold(options: Options, adapted: Side, path: Path) -> Iterator[Row]:
+def _beside_cold(options: Options, console: Console, adapted: Side, path: Path) -> Iterator[Row]:
     """Yield what others feel, and how long a load takes beside them; the adapter is forgotten afterwards."""
     requests = [Request(str(number), list(range(10, 42)), 8 * COLD_EVERY) for number in range(NUM_STREAMS)]
     laps = []
     for _ in range(options.reps):
         (cold, loads_s), (warm, _) = (adapted.intervals(requests, path, is_cold=each) for each in (True, False))
         laps.append((_p99_ms(cold), _p99_ms(warm), 1e3 * median(loads_s)))
+        for name, intervals in (("cold", cold), ("loaded", warm)):
+            console.print(f"  {name}: {', '.join(_by_kind(intervals))}", highlight=False)
     ours, warm_ms, _ = sorted(laps, key=lambda lap: lap[0] / lap[1])[len(laps) // 2]
     asked = f"while one in {COLD_EVERY} somebody asks for an adapter"
     yield Row(
@@ -242,8 +250,15 @@ def _beside_cold(options: Options, adapted: Side, path: Path) -> Iterator[Row]:
     yield Row(f"time to load a cold adapter beside {NUM_STREAMS} streams", median(lap[2] for lap in laps), "ms")
 
 
-def _p99_ms(seconds: Sequence[float]) -> float:
-    return 1e3 * quantiles(seconds, n=100)[98]
+def _p99_ms(intervals: Sequence[tuple[str, float]]) -> float:
+    return 1e3 * quantiles([seconds for _, seconds in intervals], n=100)[98]
+
+
+def _by_kind(intervals: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """Yield what passes took in which something else was done: which of them are the long ones."""
+    for kind in dict.fromkeys(kind for kind, _ in intervals):
+        taken = [1e3 * seconds for each, seconds in intervals if each == kind]
+        yield f"{kind} {len(taken)} × {median(taken):.1f} ms, the longest {max(taken):.1f}"
 
 
 def _cold(adapted: Side, path: Path, warm: str) -> Row:

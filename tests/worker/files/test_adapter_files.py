@@ -80,6 +80,13 @@ def test_patterns_give_modules_ranks_and_scales_of_their_own(tmp_path):
     assert found.rank == 4
 
 
+def test_a_check_can_stop_at_every_tensor_and_module(tmp_path):
+    """It is made between passes: a piece of it that lasts would go on beside one."""
+    stops = []
+    found = check_adapter_files(write(tmp_path), BASE, max_rank=8, pause=lambda: stops.append(1))
+    assert len(stops) > 3 * len(found.pairs)
+
+
 def test_the_digest_is_that_of_both_files(tmp_path):
     digests = {
         digest_of(check_adapter_files(write(tmp_path / name, fields), BASE, max_rank=8))

@@ -87,9 +87,16 @@ class AdapterFiles:
 
 
 def check_adapter_files(
-    path: Path, base: Mapping[str, Shape], *, max_rank: int, vocab_size: int | None = None
+    path: Path,
+    base: Mapping[str, Shape],
+    *,
+    max_rank: int,
+    vocab_size: int | None = None,
+    pause: Callable[[], object] = lambda: None,
 ) -> AdapterFiles:
     """Return the adapter in a directory; `base` are the linear layers that can be adapted.
+
+    `pause` is called where it can stop: thousands of modules take longer than a pass may wait.
 
     Reads headers only. Raises AdapterNotFound, PickleRefused, or AdapterInvalid naming the directory and the culprit.
     """
@@ -98,9 +105,11 @@ def check_adapter_files(
     try:
         raw = _read_config(_inside(path, CONFIG_FILE))
         config = parse_config(_parse_config(raw), max_rank)
+        pause()
         weights = read_safetensors(_inside(path, WEIGHTS_FILE))
-        pairs = _pairs(weights.tensors, config, base)
-        _check_targets(config, pairs, base)
+        pause()
+        pairs = _pairs(weights.tensors, config, base, pause)
+        _check_targets(config, pairs, base, pause)
         _check_invocation(config.invocation, vocab_size)
     except AdapterInvalid as error:
         raise AdapterInvalid(_clipped(f"{path}: {error}")) from error
@@ -171,16 +180,23 @@ def _parse_config(raw: bytes) -> Mapping[str, Any]:
     return config
 
 
-def _pairs(tensors: Mapping[str, StoredTensor], config: LoraConfig, base: Mapping[str, Shape]) -> Mapping[str, Pair]:
+def _pairs(
+    tensors: Mapping[str, StoredTensor], config: LoraConfig, base: Mapping[str, Shape], pause: Callable[[], object]
+) -> Mapping[str, Pair]:
     halves: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in tensors.items():
         module, half = _module_of(name)
         if module not in base:
             raise AdapterInvalid(f"tensor {name!r} is for {module!r}, which is no linear layer of the base's blocks")
         halves.setdefault(module, {})[half] = tensor
+        pause()
     if not halves:
         raise AdapterInvalid(f"{WEIGHTS_FILE} has no tensors")
-    return {module: _pair(module, halves[module], config, base[module]) for module in sorted(halves)}
+    pairs = {}
+    for module in sorted(halves):
+        pairs[module] = _pair(module, halves[module], config, base[module])
+        pause()
+    return pairs
 
 
 def _module_of(name: str) -> tuple[str, str]:
@@ -209,10 +225,11 @@ def _pair(module: str, halves: Mapping[str, StoredTensor], config: LoraConfig, s
     return Pair(halves["A"], halves["B"], rank, config.scale_of(module))
 
 
-def _check_targets(config: LoraConfig, pairs: Iterable[str], base: Iterable[str]) -> None:
+def _check_targets(config: LoraConfig, pairs: Iterable[str], base: Iterable[str], pause: Callable[[], object]) -> None:
     """Refuse targets that match nothing, and modules that a target names and that have no weights."""
     has = frozenset(pairs)
     for target in config.target_modules:
+        pause()
         matching = [module for module in base if ends_with(module, target)]
         if not matching:
             raise AdapterInvalid(f"target_modules has {target!r}, which is no linear layer of the base's blocks")

@@ -93,7 +93,9 @@ class ComingAdapter:
 
     def _read(self, pause: Pause) -> Found:
         layout = self._layout
-        files = check_adapter_files(self.path, layout.whole, max_rank=self._max_rank, vocab_size=layout.vocab_size)
+        files = check_adapter_files(
+            self.path, layout.whole, max_rank=self._max_rank, vocab_size=layout.vocab_size, pause=pause
+        )
         pause()
         if self._place is None:
             return Found(files.read(lambda *_: pause()), files.rank, None)

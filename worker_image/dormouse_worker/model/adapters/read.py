@@ -35,6 +35,7 @@ def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor,
         for part, module in enumerate(each.modules):
             if (pair := files.pairs.get(module)) is not None:
                 fills.update(_fills(pair, part, each, a, b))
+        pause()
 
     def take(tensor: StoredTensor, raw: bytearray) -> None:
         if (fill := fills.get(tensor)) is not None:  # else another stage has it
