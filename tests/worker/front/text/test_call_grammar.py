@@ -61,6 +61,17 @@ def test_arguments_of_one_function_fit_its_schema_and_have_no_other_members(take
     assert takes({"form": "arguments", "tools": [("any", {})]}, "{}")
 
 
+def test_arguments_may_be_one_of_several_objects(takes):
+    either = {
+        "anyOf": [NAMED, {"properties": {"here": {"const": True}}, "required": ["here"]}],
+        "$defs": NAMED["$defs"],
+    }
+    asked = {"form": "arguments", "tools": [("weather", either)]}
+    assert takes(asked, '{"here": true}')
+    assert takes(asked, '{"city": "Oslo"}')
+    assert not takes(asked, '{"here": true, "days": 1}')
+
+
 def test_a_list_has_one_call_or_more_each_with_its_own_schema(takes):
     assert takes(LIST, f"[{WEATHER}]")
     assert takes(LIST, f"[{NOW}, {WEATHER}]")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dormouse_worker.common.grammar import GrammarRefused
+from dormouse_worker.front.text.closed_objects import closed
 from dormouse_worker.front.text.endless import is_endless
 
 Tools = Sequence[tuple[str, Mapping[str, Any]]]  # name and schema of the parameters
@@ -45,19 +46,6 @@ def spaced(schema: Any) -> Any:
     return {**schema, OPTIONS: {"whitespace_pattern": BLANKS}} if isinstance(schema, dict) else schema
 
 
-def closed(schema: Any) -> Any:
-    """Return the schema with additionalProperties false wherever an object's properties stand without it."""
-    if isinstance(schema, list):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {name: closed(part) for name, part in schema.items()}
-    is_open = "additionalProperties" not in schema and "patternProperties" not in schema
-    if is_open and ("properties" in schema or schema.get("type") == "object"):
-        made["additionalProperties"] = False
-    return made
-
-
 def arguments(tools: Tools, rule: str) -> Iterator[str]:
     """Yield a rule for the arguments of each tool, as one JSON object."""
     for index, (name, schema) in enumerate(tools):
@@ -75,7 +63,7 @@ def in_pairs(form: Mapping[str, Any], special: Mapping[str, int]) -> Callable[[T
 
 
 def _parameters(name: str, schema: Schema) -> dict[str, Any]:
-    """Return the schema of a tool's arguments: of an object, and of no other members than it says."""
+    """Return the schema of a tool's arguments: of an object, and of no other members than it says, see `closed`."""
     if schema.get("type", "object") != "object":
         raise GrammarRefused(f"the parameters of {name[:64]!r} are of type {schema['type']!r}; object is needed")
     if OPTIONS in schema:

@@ -15,9 +15,9 @@ from typing import Any
 
 from dormouse_api.limits import MAX_STRUCTURED_OUTPUTS_BYTES
 from dormouse_worker.common.grammar import GrammarRefused
-from dormouse_worker.front.text.argument_grammar import OPTIONS, Tools, arguments, closed, in_pairs, written
+from dormouse_worker.front.text.argument_grammar import OPTIONS, Tools, arguments, in_pairs, written
 
-__all__ = ["MAX_FORCED_CALLS", "OPTIONS", "calls_grammar", "closed", "tagged_calls", "written"]
+__all__ = ["MAX_FORCED_CALLS", "OPTIONS", "calls_grammar", "tagged_calls", "written"]
 
 MAX_FORCED_CALLS = 32  # where nothing else may come: a weak model would never end
 _NAME = re.compile(r"[\w.:/-]+")

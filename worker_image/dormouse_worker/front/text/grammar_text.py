@@ -12,7 +12,8 @@ from llguidance import LLMatcher, StructTag
 
 from dormouse_worker.common.grammar import GrammarRefused
 from dormouse_worker.front.text.argument_grammar import BLANKS, spaced
-from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar, closed
+from dormouse_worker.front.text.call_grammar import OPTIONS, calls_grammar
+from dormouse_worker.front.text.closed_objects import closed
 from dormouse_worker.front.text.composed_grammar import composed
 from dormouse_worker.front.text.endless import is_endless
 from dormouse_worker.front.text.endless_grammar import needs_itself
