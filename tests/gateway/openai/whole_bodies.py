@@ -1,0 +1,121 @@
+"""Bodies with all that a door takes, as they come out of its checks; see test_whole_bodies.py."""
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {}}}
+LOOK = {"name": "look", "description": "Looks.", "parameters": SCHEMA, "strict": None}
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"b": "out", "a": 1}'}}
+SAMPLING = {
+    "model": "tiny",
+    "priority": 3.0,
+    "temperature": 0.5,
+    "top_p": 0.75,
+    "presence_penalty": 0.25,
+    "frequency_penalty": -0.5,
+    "min_p": 0.125,
+    "repetition_penalty": 1.5,
+    "ignore_eos": True,
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,
+    "seed": 7.0,
+    "n": 2.0,
+    "max_tokens": 9.0,
+    "min_tokens": 3.0,
+    "stop_token_ids": [4.0],
+    "allowed_token_ids": [5.0, 6.0],
+    "logprob_token_ids": [8.0],
+    "bad_words": ["bad"],
+    "top_k": 11.0,
+    "stop": "end",
+    "logit_bias": {"12": -1.5},
+}
+CHAT = SAMPLING | {
+    "messages": [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "name": "me", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "reasoning": "Hm.", "tool_calls": [CALL], "name": None},
+        {"role": "tool", "tool_call_id": "c1", "content": "dark"},
+        {"role": "assistant", "content": "It is", "reasoning_content": "Well."},
+    ],
+    "max_completion_tokens": 10.0,
+    "logprobs": True,
+    "top_logprobs": 2.0,
+    "tools": [{"type": "function", "function": LOOK}, {"type": "function", "function": {"name": "wake"}}],
+    "tool_choice": {"type": "function", "function": {"name": "look"}},
+    "parallel_tool_calls": False,
+    "prediction": {"type": "content", "content": "It is dark."},
+    "reasoning_effort": "low",
+    "chat_template_kwargs": {"enable_thinking": False},
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "return_token_ids": True,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+COMPLETION = SAMPLING | {
+    "prompt": ["Once", "Twice"],
+    "echo": True,
+    "n": 1.0,
+    "logprobs": 2.0,
+    "prompt_logprobs": 1.0,
+    "stop": ["end", "over"],
+    "response_format": {"type": "json_object"},
+}
+MESSAGE = {
+    "model": "tiny",
+    "max_tokens": 9.0,
+    "temperature": 0.5,
+    "top_p": 0.75,
+    "top_k": 11.0,
+    "stop_sequences": ["end"],
+    "stream": True,
+    "system": [
+        {"type": "text", "text": "Be short."},
+        {"type": "text", "text": ""},
+        {"type": "text", "text": "Please."},
+    ],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "look", "input": {"b": "out", "a": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "is_error": True, "content": "dark"},
+                {"type": "text", "text": "And?"},
+            ],
+        },
+    ],
+    "tools": [{"name": "look", "description": "Looks.", "input_schema": SCHEMA, "strict": True}],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "thinking": {"type": "disabled"},
+    "output_config": {"effort": "low"},
+}
+RESPONSE = {
+    "model": "tiny",
+    "max_output_tokens": 9.0,
+    "temperature": 0.5,
+    "top_p": 0.75,
+    "stream": True,
+    "instructions": "Be short.",
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 2.0,
+    "input": [
+        {"role": "developer", "content": "Please."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"b": "out", "a": 1}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "dark"},
+        {"type": "message", "role": "assistant", "content": "It is dark."},
+        {"type": "message", "role": "assistant", "content": "Very."},
+    ],
+    "tools": [{"type": "function"} | LOOK, {"type": "function", "name": "wake", "parameters": None}],
+    "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]},
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "low"},
+}
