@@ -6,7 +6,8 @@
     kills      64 streams whose engine is cut off after random passes and resumed in another, 200 times
 
 Sampling at temperature 1 with seeds. `bench.structured_sets` compares accepted tokens with xgrammar's,
-`bench.structured_rival` an object of 60 fields with vLLM, `bench.structured_kills` kills real workers.
+`bench.structured_rival` an object of 60 fields with vLLM, `bench.structured_kills` kills real workers,
+`bench.structured_parsers` cuts answers of each family in random pieces.
 """
 
 from __future__ import annotations

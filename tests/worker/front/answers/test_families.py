@@ -17,6 +17,7 @@ from tests.worker.front.answers.corpus import SAMPLES, TOOLS, Sample, collected
 
 NUM_SPLITS = 60
 NUM_SPLITS_OF_A_FAMILY = 10_000
+FAMILIES = (*TOOL_FAMILIES, HARMONY, "think")
 
 
 def pieces_of(text: str, rng: random.Random) -> list[str]:
@@ -43,7 +44,7 @@ def test_a_text_in_pieces_says_the_same(name: str):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("family", [*TOOL_FAMILIES, HARMONY, "think"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_ten_thousand_splits_of_a_familys_answers_say_the_same(family: str):
     rng = random.Random(family)
     samples = [sample for sample in SAMPLES.values() if family in {sample.tools, sample.reasoning}]
