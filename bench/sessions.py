@@ -15,7 +15,7 @@ import itertools
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -40,6 +40,7 @@ NUM_FOUND = (NUM_TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE  # the last token is alw
 W1_BLOCKS = 2560
 DD_BYTES = 4 << 20  # of one read, as the store's chunks are
 GAPS = ("after level 2", "in another process")
+SECRET = {"DORMOUSE_KV_STORE_KEY": "a secret that is only measured with"}
 
 
 @dataclass
@@ -60,27 +61,32 @@ def measure(options: Options, console: Console) -> list[Row]:
 def _over_gaps(model: Path, options: Options, console: Console) -> Iterator[Row]:
     salts = (f"lap {number}" for number in itertools.count())
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        laps, store = Laps(), Path(directory)
+        plain, sealed, store = Laps(), Laps(), Path(directory)
         for number in range(options.reps + 1):
-            _lap(model, options, store, next(salts), laps if number else Laps())
-        console.print(f"  {laps}", highlight=False)
-        computed = median(laps.computed_s)
-        for gap in GAPS:
-            what = f"first token of a session of {NUM_TOKENS} tokens {gap}, beside computing it, {MODEL} bf16"
-            yield Row(what, median(laps.restored_s[gap]), "s", computed, RatioAtMost(0.15))
-        yield _beside_dd(laps, _session_bytes(store, options.reps + 1), Path(directory))
+            _lap(model, _flags(options, store / "plain"), {}, next(salts), plain if number else Laps())
+            _lap(model, _flags(options, store / "sealed"), SECRET, next(salts), sealed if number else Laps())
+        console.print(f"  {plain}\n  encrypted: {sealed}", highlight=False)
+        yield from _beside_computing(plain, "")
+        yield from _beside_computing(sealed, ", encrypted")
+        yield _beside_dd(plain, _session_bytes(store / "plain", options.reps + 1), store)
 
 
-def _lap(model: Path, options: Options, store: Path, salt: str, laps: Laps) -> None:
+def _beside_computing(laps: Laps, how: str) -> Iterator[Row]:
+    for gap in GAPS:
+        what = f"first token of a session of {NUM_TOKENS} tokens {gap}{how}, beside computing it, {MODEL} bf16"
+        yield Row(what, median(laps.restored_s[gap]), "s", median(laps.computed_s), RatioAtMost(0.15))
+
+
+def _lap(model: Path, flags: Sequence[str], variables: Mapping[str, str], salt: str, laps: Laps) -> None:
     """Have a session computed and found again; its salt is new."""
-    with ready_worker(model, flags=_flags(options, store)) as worker:
+    with ready_worker(model, flags=flags, variables=variables) as worker:
         seconds, tokens = _ask(worker, salt, num_found=0)
         laps.computed_s.append(seconds)
         laps.cached_s.append(_ask(worker, salt, NUM_FOUND, tokens)[0])
         worker.sleep(2)
         worker.wake_up()
         laps.restored_s[GAPS[0]].append(_ask(worker, salt, NUM_FOUND, tokens)[0])
-    with ready_worker(model, flags=_flags(options, store)) as worker:
+    with ready_worker(model, flags=flags, variables=variables) as worker:
         laps.restored_s[GAPS[1]].append(_ask(worker, salt, NUM_FOUND, tokens)[0])
 
 

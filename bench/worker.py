@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def free_port_pair() -> int:
 class Worker:
     """One worker: its front's process and the doors to it. `program` is what Python runs.
 
-    Its cache has no more than `max_blocks` (None: all that it reports).
+    Its cache has no more than `max_blocks` (None: all that it reports), its environment these `variables` more.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class Worker:
         program: Sequence[str] = WORKER,
         flags: Sequence[str] = (),
         max_blocks: int | None = MAX_BLOCKS,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._max_blocks = max_blocks
         self.port, self.control_port, metrics_port = free_port(), free_port(), free_port()
         ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
         command += [word for flag, port in ports.items() for word in (flag, str(port))]
-        env = {**environment(), **testing_tickets.environment()}
+        env = {**environment(), **testing_tickets.environment(), **(variables or {})}
         self.process = subprocess.Popen(command, env=env)
         self._channels = [self._open(self.port), self._open(self.control_port)]
         self.inference = inference_rpc.InferenceStub(self._channels[0])
@@ -129,9 +130,10 @@ def ready_worker(
     program: Sequence[str] = WORKER,
     flags: Sequence[str] = (),
     max_blocks: int | None = MAX_BLOCKS,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
     """A worker that serves, ended with the block."""
-    worker = Worker(model, program=program, flags=flags, max_blocks=max_blocks)
+    worker = Worker(model, program=program, flags=flags, max_blocks=max_blocks, variables=variables)
     try:
         worker.open()
         yield worker

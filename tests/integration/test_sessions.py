@@ -87,3 +87,21 @@ def test_a_session_is_found_after_every_gap_and_by_nobody_else(start_worker, tmp
     other.start()
     assert ask(other).cached == 0
     assert counted(other, "hits_total") == 0
+
+
+def test_an_encrypted_session_is_found_by_who_has_the_secret_alone(start_worker, tmp_path):
+    model = write_tiny_model(tmp_path / "model", max_position_embeddings=MAX_LEN)
+    flags = ["--max-model-len", str(MAX_LEN), "--kv-store-dir", str(tmp_path / "kv"), "--kv-store-size", "256Mi"]
+
+    def start(letter):
+        worker = start_worker(model, *flags, prefix=["env", f"DORMOUSE_KV_STORE_KEY={letter * 32}"])
+        worker.start()
+        return worker
+
+    first = start("a")
+    said = ask(first).tokens
+    sleep(first, 2)
+    assert ask(start("a")) == Answer(said, KNOWN)
+    other = start("b")
+    assert ask(other) == Answer(said, 0)
+    assert (counted(other, "hits_total"), counted(other, "misses_total")) == (0, 0)

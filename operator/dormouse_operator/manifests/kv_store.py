@@ -1,4 +1,4 @@
-"""Where a worker keeps cached prefixes on disk: its pod's volume, mount and flags. Pure."""
+"""Where a worker keeps cached prefixes on disk: its pod's volume, mount, secret and flags. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def store_volume(store: KvStore) -> Manifest:
 def store_mount() -> Manifest:
     """Return where it is mounted."""
     return {"name": _VOLUME, "mountPath": _ROOT}
+
+
+def store_environment(store: KvStore | None) -> list[Manifest]:
+    """Return the variable with the secret, which the worker's flags would show; the kubelet waits until it is there."""
+    if store is None or store.secret is None:
+        return []
+    reference = {"name": store.secret.name, "key": store.secret.key}
+    return [{"name": "DORMOUSE_KV_STORE_KEY", "valueFrom": {"secretKeyRef": reference}}]
 
 
 def store_flags(store: KvStore | None) -> Mapping[str, object]:

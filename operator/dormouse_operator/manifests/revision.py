@@ -80,7 +80,9 @@ def _hub_part(hub: Hub | None) -> Mapping[str, Any] | None:
 
 def _store_part(engine: Engine) -> Mapping[str, Any]:
     """Return what decides the store's volume, where there is one: pods of before keep their digests."""
-    return {"kv_store": asdict(engine.kv_store)} if engine.kv_store else {}
+    if engine.kv_store is None:
+        return {}
+    return {"kv_store": {name: value for name, value in asdict(engine.kv_store).items() if value is not None}}
 
 
 def _draft_part(engine: Engine) -> Mapping[str, Any]:

@@ -121,6 +121,7 @@ class KvStore:
 
     size_bytes: int
     claim: str = ""  # the claim to mount; "" = a volume that goes with the pod
+    secret: SecretKey | None = None  # encrypts what is kept; None = it is not encrypted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,9 @@ def _parse_kv_store(store: Raw) -> KvStore:
     """Return where workers keep blocks on disk. What they are not kept with is refused by the schema, and by them."""
     if "size" not in store:
         raise SpecError("spec.engine.kvStore.size is missing; it bounds what is kept on disk, for example 20Gi")
-    return KvStore(parse_bytes("spec.engine.kvStore.size", store["size"]), store.get("claimName", ""))
+    size_bytes, secret = parse_bytes("spec.engine.kvStore.size", store["size"]), store.get("encryptionKeySecretRef")
+    key = SecretKey(secret["name"], secret.get("key", "key")) if secret else None
+    return KvStore(size_bytes, store.get("claimName", ""), key)
 
 
 def _camel_case(name: str) -> str:

@@ -39,11 +39,25 @@ def test_the_worker_reads_from_its_flags_where_it_keeps_how_much():
     assert (settings.kv_store_dir, settings.kv_store_size_bytes) == ("/var/lib/dormouse-kv/blocks", 3 * GIB // 2)
 
 
+def test_the_secret_is_a_variable_of_the_worker_alone():
+    container = spec_of(size="1Gi", encryptionKeySecretRef={"name": "kv-key"})["containers"][0]
+    reference = {"secretKeyRef": {"name": "kv-key", "key": "key"}}
+    assert {"name": "DORMOUSE_KV_STORE_KEY", "valueFrom": reference} in container["env"]
+    assert not any("kv-key" in argument for argument in container["args"])
+    plain = spec_of(size="1Gi")["containers"][0]
+    assert "DORMOUSE_KV_STORE_KEY" not in {variable["name"] for variable in plain["env"]}
+
+
 def test_another_store_is_another_pod_and_none_leaves_pods_as_they_were():
-    digests = {
-        pod_digest_of(each, "w:1") for each in (kept(size="1Gi"), kept(size="2Gi"), kept(size="1Gi", claimName="a"))
-    }
-    assert len(digests | {pod_digest_of(deployment(), "w:1")}) == 4
+    secret = {"name": "a", "key": "b"}
+    stores = (
+        kept(size="1Gi"),
+        kept(size="2Gi"),
+        kept(size="1Gi", claimName="a"),
+        kept(size="1Gi", encryptionKeySecretRef=secret),
+    )
+    digests = {pod_digest_of(each, "w:1") for each in stores}
+    assert len(digests | {pod_digest_of(deployment(), "w:1")}) == 5
     assert revision_of(kept(size="1Gi"), "w:1") != revision_of(deployment(), "w:1")
     assert not any(argument.startswith("--kv-store") for argument in worker_arguments(deployment()))
 

@@ -39,6 +39,21 @@ def test_a_directory_is_made_and_used(tmp_path):
     assert (tmp_path / "a" / "b" / bytes(32).hex()).is_dir()
 
 
+def test_with_a_secret_the_realm_is_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("DORMOUSE_KV_STORE_KEY", "k" * 32)
+    assert isinstance(make(tmp_path, Storing()), BlockKeeper)
+    [realm] = [entry.name for entry in tmp_path.iterdir() if entry.is_dir()]
+    assert len(realm) == 64
+    assert realm != bytes(32).hex()
+
+
+def test_an_empty_secret_is_refused_and_nothing_is_kept_unencrypted(tmp_path, monkeypatch):
+    monkeypatch.setenv("DORMOUSE_KV_STORE_KEY", "")
+    with pytest.raises(InvalidSettings, match="DORMOUSE_KV_STORE_KEY has 0 bytes"):
+        make(tmp_path / "kv", Storing())
+    assert not (tmp_path / "kv").exists()
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidSettings, match=r"kv_store_dir .*file.* cannot be used"):

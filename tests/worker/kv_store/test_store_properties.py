@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dormouse_worker.kv_store.file_store import FileBlockStore
 from dormouse_worker.kv_store.interface import Miss
+from dormouse_worker.kv_store.sealed_store import SealedStore, Secret
 from dormouse_worker.kv_store.testing import DictBlockStore
 from tests.worker.kv_store.store_files import REALM, TAKEN, block, content, read, taken
 
@@ -24,8 +25,12 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.limit = 9 * TAKEN
-        self.stores = [FileBlockStore(self.root, REALM, self.limit) for _ in range(2)]
+        self.stores = [self.make() for _ in range(2)]
         self.model = DictBlockStore()
+
+    def make(self):
+        """Return a store over the root, as a process has it."""
+        return FileBlockStore(self.root, REALM, self.limit)
 
     @rule(who=WHO, names=st.lists(NAMES, min_size=1, max_size=4, unique=True), cost=st.floats(0, 2))
     def write(self, who, names, cost):
@@ -57,7 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def restart(self, who):
-        self.stores[who] = FileBlockStore(self.root, REALM, self.limit)
+        self.stores[who] = self.make()
 
     @invariant()
     def the_budget_holds(self):
@@ -70,5 +75,15 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
+class SealedMachine(StoreMachine):
+    """The same, encrypted: a block and its seal take as many pages."""
+
+    def make(self):
+        secret = Secret(b"s" * 32, REALM)
+        return SealedStore(FileBlockStore(self.root, secret.realm, self.limit), secret)
+
+
+SealedMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestSealedMachine = SealedMachine.TestCase
 StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestStoreMachine = StoreMachine.TestCase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -11,6 +12,9 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.block_keeper import BlockCopier, BlockKeeper, NoKeeper
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.kv_store.file_store import FileBlockStore
+from dormouse_worker.kv_store.interface import BlockStore
+
+KEY_VARIABLE = "DORMOUSE_KV_STORE_KEY"  # a secret; only what we start inherits it
 
 
 class StoredCache(BlockCopier, Protocol):
@@ -43,10 +47,21 @@ def make_keeper(
         )
     cache = executor.stored_cache()
     try:
-        store = FileBlockStore(Path(settings.kv_store_dir), cache.realm, settings.kv_store_size_bytes)
+        store = _make_store(settings, cache.realm)
     except OSError as error:
         raise InvalidSettings(
             f"kv_store_dir {settings.kv_store_dir} cannot be used: {error}; it has to be a directory in which the "
             "worker may write"
         ) from error
     return BlockKeeper(store, tables, cache, cache.block_bytes, clock)
+
+
+def _make_store(settings: EngineSettings, realm: bytes) -> BlockStore:
+    """Return the files' store; behind a cipher where the environment has a secret. Raises InvalidSettings, OSError."""
+    root, limit_bytes = Path(settings.kv_store_dir), settings.kv_store_size_bytes
+    if KEY_VARIABLE not in os.environ:
+        return FileBlockStore(root, realm, limit_bytes)
+    from dormouse_worker.kv_store.sealed_store import SealedStore, Secret, read_secret  # ciphers take time to import
+
+    secret = Secret(read_secret(os.environ[KEY_VARIABLE]), realm)
+    return SealedStore(FileBlockStore(root, secret.realm, limit_bytes), secret)
