@@ -18,12 +18,16 @@ def token_output(progress: Progress, clock: Callable[[], float]) -> TokenOutput:
     """Return what a request got; the first time with how long it waited and computed."""
     request, logprobs = progress.request, progress.logprobs
     output = TokenOutput(request.request_id, progress.token_ids, progress.finish_reason, logprobs)
-    if request.prediction_token_ids:
-        accepted, rejected = request.take_prediction_counts()
-        output = replace(output, accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected)
     if request.num_scored_draft_tokens:
+        accepted, rejected = request.take_prediction_counts()
         scored, taken = request.take_draft_counts()
-        output = replace(output, draft_tokens=scored, accepted_draft_tokens=taken)
+        output = replace(
+            output,
+            draft_tokens=scored,
+            accepted_draft_tokens=taken,
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=rejected,
+        )
     if request.has_answered:
         return output
     request.has_answered = True

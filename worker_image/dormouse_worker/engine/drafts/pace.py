@@ -38,6 +38,7 @@ class EqualRows:
 
     def __init__(self, price: float) -> None:
         self._threshold = price * MARGIN
+        self._log = log(max(self._threshold, 1e-6))
 
     def __repr__(self) -> str:
         return f"EqualRows({self._threshold / MARGIN:.3f})"
@@ -46,7 +47,7 @@ class EqualRows:
         """See `Costs`: the last row is worth its price."""
         if self._threshold >= 1:
             return 0
-        return min(most, floor(log(max(self._threshold, 1e-6)) / log(chance)))
+        return min(most, floor(self._log / log(chance)))
 
     def dearer(self, price: float) -> EqualRows:
         """See `Costs`."""

@@ -85,7 +85,7 @@ class SequenceDrafts:
         self._expected, self._told = Told(), Told()
         self.model = None if model is None else Source(self._told, model)
         own = self.model or Source(SelfFollower(self._own), Acceptance(_PRIOR_OF_OWN))
-        self._sources = [Source(self._expected, Acceptance(_PRIOR_OF_GRAMMAR)), own]
+        self._sources = [Source(self._expected, Acceptance(_PRIOR_OF_GRAMMAR)), own]  # who is right most often first
         self._under_way: Source | None = None
         self.num_read = 0  # tokens that the model beside has been asked behind
 
@@ -97,11 +97,11 @@ class SequenceDrafts:
         text = IndexedText(len(token_ids))
         text.tokens.extend(token_ids)
         follower = Follower(text, 0 if is_new else None)
-        self._sources.append(Source(follower, Acceptance(_PRIOR_OF_PREDICTION), is_prediction=True))
+        self._add(Source(follower, Acceptance(_PRIOR_OF_PREDICTION), is_prediction=True))
 
     def recall(self, place: Place) -> None:
         """Propose what earlier answers said, too."""
-        self._sources.append(Source(Recall(place), Acceptance(_PRIOR_OF_EARLIER)))
+        self._add(Source(Recall(place), Acceptance(_PRIOR_OF_EARLIER)))
 
     def expect(self, token_ids: Sequence[int]) -> None:
         """Propose these tokens next, if any: a grammar allows nothing else."""
@@ -130,7 +130,7 @@ class SequenceDrafts:
     def propose(self, costs: Costs, most: int) -> Drafts:
         """Return what may come next, at most so many tokens; () = nothing is known, or worth what its rows cost."""
         tail, self._under_way = self._own.tokens[-TAIL_LENGTH:], None
-        for source in sorted(self._sources, key=_chance, reverse=True):
+        for source in self._sources:
             source.proposer.catch_up()
             found = source.proposer.propose(tail, most)
             if found:
@@ -143,4 +143,9 @@ class SequenceDrafts:
         source = self._under_way
         assert source is not None, "something was proposed"
         source.acceptance.note(num_proposed, num_taken)
+        self._sources.sort(key=_chance, reverse=True)
         return source
+
+    def _add(self, source: Source) -> None:
+        self._sources.append(source)
+        self._sources.sort(key=_chance, reverse=True)

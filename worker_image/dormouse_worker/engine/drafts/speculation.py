@@ -43,9 +43,11 @@ class Speculation:
         if request.drafts is None:
             request.drafts = self._begin(request)
         drafts = request.drafts
-        drafts.append(request.token_ids(drafts.num_tokens, request.num_known_tokens))
-        drafts.expect(request.expected_token_ids)
-        drafts.hear(request.proposed_token_ids)
+        drafts.append(request.output_token_ids[drafts.num_tokens - request.num_prompt_tokens :])
+        if request.expected_token_ids:
+            drafts.expect(request.expected_token_ids)
+        if request.proposed_token_ids:
+            drafts.hear(request.proposed_token_ids)
         return drafts.propose(self.costs.of(num_seqs), most)
 
     def want(self, request: Request, num_seqs: int, most: int, num_drafts: int) -> int:

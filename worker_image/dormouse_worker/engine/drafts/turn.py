@@ -38,16 +38,21 @@ class DraftTurn:
 
     def draft(self, request: Request, current: Pass) -> Drafting:
         """Return what a sequence that samples in this pass does about drafts."""
-        spare_tokens = current.tokens_left - request.num_pending_tokens - self._num_chosen
-        has_spare = self._tables.pool.num_available > self._num_running
-        is_whole = not request.num_promised_tokens and current.end_of(request) == request.num_tokens
-        if spare_tokens <= 0 or not has_spare or not is_whole:
+        num_pending = request.num_pending_tokens
+        spare_tokens = current.tokens_left - num_pending - self._num_chosen
+        if spare_tokens <= 0 or request.num_promised_tokens or self._tables.pool.num_available <= self._num_running:
+            return NO_DRAFTS
+        decodes = num_pending == 1 and not request.awaits_images
+        if not decodes and current.end_of(request) != request.num_tokens:
             return NO_DRAFTS
         most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
         drafts = self._speculation.propose(request, self._num_chosen, most)
         num_wanted = self._speculation.want(request, self._num_chosen, self._share, len(drafts))
-        for each in (Drafting(drafts, num_wanted), Drafting(drafts)):
-            end = request.num_tokens + len(each.drafts) + each.num_wanted
-            if end > request.num_tokens and self._tables.grow(request.request_id, end, end):
-                return each
-        return NO_DRAFTS
+        if num_wanted and self._has_room(request, len(drafts) + num_wanted):
+            return Drafting(drafts, num_wanted)
+        return Drafting(drafts) if drafts and self._has_room(request, len(drafts)) else NO_DRAFTS
+
+    def _has_room(self, request: Request, count: int) -> bool:
+        """Return whether its blocks hold so many tokens more than there are; they do from then on."""
+        end = request.num_tokens + count
+        return self._tables.grow(request.request_id, end, end)
