@@ -6,7 +6,7 @@
     draft      a draft model beside a model of q05's layers, both trained on the same text: alone, and many at once
     proposing  microseconds to propose for one sequence of 32k tokens
     step       a step outside the kernels, 64 sequences with four drafts each
-    grid       speed over acceptance and batch size, and a picture of it
+    grid       speed over acceptance and batch size, and a picture of it for docs/concepts/speculation.md
 
 Two engines, one with drafts and one without, take turns on the same requests, and have to give the
 same tokens; the median ratio counts. Processor time, and one thread unless --threads says more: what else
@@ -41,6 +41,7 @@ from bench.structured_probe import Ask, Asked, Said
 from bench.workload import make_workload
 from dormouse_worker.engine.drafts.pace import EqualRows
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
+from tools.bootstrap import ROOT
 from tools.demo_model import demo_model_dir
 from tools.train_model import QUESTIONS
 
@@ -51,6 +52,7 @@ LONG_TOKENS, NUM_PROPOSALS, VOCABULARY = 32_768, 2_000, 500
 STEP_DRAFTS = 4
 GRID_SEQS, GRID_SHARES = (1, 4, 16, 48), (0.0, 0.5, 0.8, 0.95, 1.0)
 DRAFTED_TOKENS = 64
+PICTURES = ROOT / "docs" / "pictures"
 _QUESTIONS = [*zip(QUESTIONS, ("read", "close", "parse", "open_file"), strict=False)]
 PAIRS = 3  # for each of the repetitions asked for
 
@@ -114,7 +116,7 @@ def _step(options: Options, console: Console) -> list[Row]:
 
 
 def _grid(options: Options, console: Console) -> list[Row]:
-    """Return how many times as fast it is, by batch size and share of right tokens; draw it where results are kept."""
+    """Return how many times as fast it is, by batch size and share of right tokens; draw it."""
     points = {}
     with _sides(ensure_model("small", "bf16"), options, "ngram") as sides:
         for num_seqs in GRID_SEQS:
@@ -127,7 +129,7 @@ def _grid(options: Options, console: Console) -> list[Row]:
                 points[num_seqs, share] = _beside(what, sides, [Ask(foreseen)], None, options.reps, console)
     if options.results_dir is not None:
         picture = draw({key: row.ratio or 0.0 for key, row in points.items()})
-        (options.results_dir / "speculation.svg").write_text(picture, "utf-8")
+        ((options.out or PICTURES) / "speculation.svg").write_text(picture, "utf-8")
     return list(points.values())
 
 

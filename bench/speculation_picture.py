@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.svg import document, text
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 620, 400, 60, 50, 140, 50
+LINE = 16  # of words
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999")  # colour-blind safe
 
 
@@ -14,14 +15,24 @@ def draw(speed_ups: Mapping[tuple[int, float], float]) -> str:
     """Return the picture of speed-ups by (sequences, share of right tokens)."""
     highest = max(1.5, *speed_ups.values())
     parts = [text(10, 24, "Speed with drafts, over that without", weight="bold"), *_axes(highest)]
-    for color, num_seqs in zip(COLORS, sorted({seqs for seqs, _ in speed_ups}), strict=False):
-        line = sorted((share, value) for (seqs, share), value in speed_ups.items() if seqs == num_seqs)
+    sizes = sorted({seqs for seqs, _ in speed_ups})
+    lines = [sorted((share, value) for (seqs, share), value in speed_ups.items() if seqs == size) for size in sizes]
+    ends = _apart([_y(line[-1][1], highest) for line in lines])
+    for color, num_seqs, line, end in zip(COLORS, sizes, lines, ends, strict=False):
         places = [(_x(share), _y(value, highest)) for share, value in line]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in places]
-        parts.append(text(places[-1][0] + 8, places[-1][1] + 4, f"{num_seqs} sequences"))
+        parts.append(text(places[-1][0] + 8, end + 4, f"{num_seqs} sequences" if num_seqs > 1 else "1 sequence"))
     return document(WIDTH, HEIGHT, parts)
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Return these heights, moved down until words at them do not cover each other."""
+    moved, lowest = list(heights), 0.0
+    for place in sorted(range(len(moved)), key=heights.__getitem__):
+        moved[place] = lowest = max(heights[place], lowest + LINE)
+    return moved
 
 
 def _axes(highest: float) -> list[str]:

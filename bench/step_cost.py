@@ -44,7 +44,7 @@ from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 NUM_SEQS = 64
 PROMPT_TOKENS = 128
-MEASURED_STEPS = 256
+MEASURED_STEPS, DRAFTED_STEPS = 256, 24
 STEPS_OF_PROMPTS = 16  # at most, until all prompts are read, where there are drafts
 RANDOM = {"temperature": 0.8, "top_p": 0.95}  # what callers often ask for
 
@@ -236,14 +236,18 @@ def measure_step_ms(
     return _medians([bench.step() for _ in range(num_steps)])
 
 
-def measure_drafted_step_ms(num_drafts: int, *, num_seqs: int = NUM_SEQS, num_steps: int = 24) -> StepCost:
-    """Return the same for steps in which every sequence has so many drafts, all of them right. Raises RuntimeError."""
+def make_drafted_bench(num_drafts: int, num_seqs: int, num_steps: int) -> Bench:
+    """Return the same of the tiny model, where in each step every sequence has so many drafts, all of them right."""
     model, num_tokens = ensure_model("tiny", "bf16"), Foreseen(num_drafts, {}).num_tokens_in(num_steps)
     plain = make_bench(model, num_seqs, num_tokens, sampling={})
     while (outputs := plain.engine.step()) is not None:
         _hear(plain.said, outputs)
-    bench = make_bench(model, num_seqs, num_steps, sampling={}, foreseen=Foreseen(num_drafts, plain.said))
-    costs = []
+    return make_bench(model, num_seqs, num_steps, sampling={}, foreseen=Foreseen(num_drafts, plain.said))
+
+
+def measure_drafted_step_ms(num_drafts: int, *, num_seqs: int = NUM_SEQS, num_steps: int = DRAFTED_STEPS) -> StepCost:
+    """Return what such a step costs outside the kernels. Raises RuntimeError."""
+    bench, costs = make_drafted_bench(num_drafts, num_seqs, num_steps), []
     for _ in range(num_steps):
         costs.append(bench.step())
         assert bench.executor.num_tokens == num_seqs * (1 + num_drafts), "every sequence has all its drafts"
@@ -264,15 +268,21 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print the functions that cost most instead")
     parser.add_argument("--sequences", type=int, nargs="+", default=[NUM_SEQS, 1], help="how many decode")
     parser.add_argument("--random", action="store_true", help=f"sample with {RANDOM} instead of greedily")
+    parser.add_argument(
+        "--drafts", type=int, default=0, help="of each sequence in each step, all right; sampled greedily"
+    )
     flags = parser.parse_args()
-    sampling = RANDOM if flags.random else {}
+    sampling, num_steps = RANDOM if flags.random else {}, DRAFTED_STEPS if flags.drafts else MEASURED_STEPS
     for num_seqs in flags.sequences:
+        if flags.drafts:
+            bench = make_drafted_bench(flags.drafts, num_seqs, num_steps)
+        else:
+            bench = make_bench(ensure_model("tiny", "bf16"), num_seqs, num_steps, sampling=sampling)
         if not flags.profile:
-            print(f"{num_seqs} sequences: {measure_step_ms(num_seqs=num_seqs, sampling=sampling)}", flush=True)
+            print(f"{num_seqs} sequences: {_medians([bench.step() for _ in range(num_steps)])}", flush=True)
             continue
-        bench = make_bench(ensure_model("tiny", "bf16"), num_seqs, MEASURED_STEPS, sampling=sampling)
         with cProfile.Profile(time.thread_time) as profile:
-            for _ in range(MEASURED_STEPS):
+            for _ in range(num_steps):
                 bench.step()
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 

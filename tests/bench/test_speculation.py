@@ -11,7 +11,7 @@ from bench.options import Options
 from bench.results import RatioAtLeast
 from bench.speculation import PARTS, _ask, _beside, _propose, _worsened, measure
 from bench.speculation_cases import CASES, END_OF_TURN, prompt_of
-from bench.speculation_picture import draw
+from bench.speculation_picture import _apart, draw
 from bench.structured_probe import Ask, Asked, Said
 
 CONSOLE = Console(file=io.StringIO())
@@ -75,4 +75,9 @@ def test_the_picture_has_a_line_for_each_batch_size():
     picture = draw({(seqs, share): 1 + share / seqs for seqs in (1, 4) for share in (0.0, 0.5, 1.0)})
     assert picture.count("<polyline") == 2
     assert picture.count("<circle") == 6
-    assert "4 sequences" in picture
+    assert ">4 sequences<" in picture
+    assert ">1 sequence<" in picture
+
+
+def test_words_of_lines_that_end_together_do_not_cover_each_other():
+    assert _apart([50.0, 200.0, 201.0, 199.0]) == [50.0, 215.0, 231.0, 199.0]

@@ -54,6 +54,7 @@ REFUSED = [
         for way in ("tensor", "pipeline")
     ),
     ({"engine": {"speculation": {"method": "eagle"}}}, ["spec.engine.speculation.method", "eagle", "suffix"]),
+    ({"engine": {"speculation": {"method": "mtp"}}}, ["spec.engine.speculation.method", "mtp", "suffix"]),
     ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
     (
         {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},

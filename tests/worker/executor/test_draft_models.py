@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from tests.worker.executor import draft_kit
+from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.sleeping_rank import SleepingRank
-from tests.worker.executor.test_drafts import ASKED, WAYS_WITH_TORCH, Asking, corrupt, count, same_but_rounding
+from tests.worker.executor.test_drafts import ASKED, PERIOD, WAYS_WITH_TORCH, Asking, corrupt, count, same_but_rounding
+from tests.worker.executor.test_grammar_crossings import kill_and_resume
 
 KINDS = ("same", "shortened", "ignorant", "broken")
 
@@ -100,6 +103,26 @@ def test_it_sleeps_and_wakes_with_its_target(tiny_model, drafters, level, worker
         assert after == before
         assert all_right(told) > 0
     asking.close()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_streams_that_a_sleep_cuts_between_drafted_steps_go_on_after_it(tiny_model, drafters, truth, level):
+    rank = BoundRank(
+        tiny_model, speculation_method="draft", speculation_model=str(drafters["shortened"]), max_num_seqs=48
+    )
+    draft_kit.draft_always(rank.controller._engine)
+
+    def sleep_and_wake(rank):
+        rank.sleep(level)
+        rank.wake()
+
+    asked = [({"prompt": PERIOD, "max_tokens": 24, "stop_token_ids": (), **wish}, None) for wish in ASKED[:5]]
+    said, sleeps = kill_and_resume([rank], asked, random.Random(6), most_passes=4, between=sleep_and_wake)
+    assert [said[number] for number in range(len(asked))] == [tokens for tokens, *_ in truth[:5]]
+    assert sleeps > 1
+    scored, taken = count([message for message in rank._sent if hasattr(message, "drafts")])
+    assert scored >= taken > 0
+    rank.close()
 
 
 @pytest.mark.parametrize("worker", ["cpu", "own memory"])

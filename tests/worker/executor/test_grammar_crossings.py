@@ -104,8 +104,11 @@ def test_streams_that_a_sleep_cut_go_on_after_it_with_the_same_tokens(tiny_model
     rank.close()
 
 
-def kill_and_resume(ranks, asked, random_numbers, most_passes):
-    """Have one rank after the other compute, each cut off after some passes; return the tokens and how often."""
+def kill_and_resume(ranks, asked, random_numbers, most_passes, *, between=lambda _: None):
+    """Have one rank after the other compute, each cut off after some passes; return the tokens and how often.
+
+    `between` is what becomes of a rank when it was cut off.
+    """
     said, open_ones, kills = {number: [] for number in range(len(asked))}, set(range(len(asked))), 0
     while open_ones:
         rank = ranks[kills % len(ranks)]
@@ -124,6 +127,7 @@ def kill_and_resume(ranks, asked, random_numbers, most_passes):
         rank.controller._engine.abort_all()  # nobody hears the rest
         while rank.controller.has_work:
             rank.controller.step()
+        between(rank)
         kills += bool(open_ones)
     return said, kills
 
