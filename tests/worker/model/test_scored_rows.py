@@ -55,6 +55,13 @@ def test_a_row_sees_the_drafts_before_it_and_has_its_own_position():
     assert [list(row.prompt_token_ids) for row in rows] == [[1, 2]] * 4
 
 
+def test_a_row_is_its_sequences_and_one_further_than_the_row_before():
+    scored = make([(), (9, 5)])
+    assert [row.request_id for row in scored.rows] == ["a", "b", "b", "b"]
+    assert all(row.sampling == make_sampling() for row in scored.rows)
+    assert scored.positions(np.array([4, 7])).tolist() == [4, 7, 8, 9]
+
+
 def test_behind_a_draft_without_a_mask_nothing_is_allowed_and_a_free_sequence_stays_free():
     scored = make([(9, 5, 2), (7,)])
     bound, free = scored.rows[0]._sequence, scored.rows[4:]

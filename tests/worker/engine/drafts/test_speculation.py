@@ -65,6 +65,16 @@ def test_a_sequence_that_repeats_itself_proposes_what_came_then_which_nobody_pre
     assert speculation.take_counts() is None
 
 
+def test_what_a_grammar_forces_is_proposed_before_what_the_text_says_and_once():
+    speculation = Speculation(LIMITS)
+    request = make_request([1, 2, 3, 4, 9, 1, 2, 3, 4], expected_token_ids=[7, 8])
+    assert speculation.propose(request, 1, 4) == (7, 8)
+    request.output_token_ids, request.expected_token_ids = [7, 8, 1, 2, 3, 4], ()
+    assert speculation.propose(request, 1, 4)[:1] == (7,), "what followed these four last"
+    request.output_token_ids += [5, 6]
+    assert speculation.propose(request, 1, 4) == ()
+
+
 def test_each_shows_what_it_has():
     speculation = Speculation(LIMITS)
     request = make_request([1, 2, 1, 2])
