@@ -114,8 +114,7 @@ class ScoredRows:
         follows = tokens[:-1] == self._guesses[:-1]
         is_cut = np.zeros(len(tokens), dtype=np.int64)
         is_cut[1:] = ~(follows & are_fine[1:])
-        is_cut[self._offsets == 0] = 0
-        num_cuts = is_cut.cumsum()
+        num_cuts = is_cut.cumsum()  # beside that of its sequence's first row: whatever was cut there counts for all
         kept: Ints = np.flatnonzero(num_cuts == num_cuts[self._first])
         return kept
 
