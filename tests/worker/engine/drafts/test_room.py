@@ -56,3 +56,13 @@ def test_drafts_behind_the_token_that_ends_an_answer_do_not_count_as_taken(place
     assert counted == sum(output.accepted_prediction_tokens for output in told)
     is_last_sampled = place + 1 == counted + num_passes
     assert is_last_sampled or place + 2 == counted + num_passes, "the last pass brought drafts only"
+
+
+def test_a_block_that_taken_drafts_filled_at_an_answers_end_is_known_to_who_comes_next():
+    engine, _ = make_engine(num_speculative_tokens=4)
+    prompt, answer = list(range(7)), expected(list(range(7)), 10)
+    engine.add(AddRequest("r", prompt, make_sampling(max_tokens=10), prediction_token_ids=answer))
+    assert finish(engine, {"r": []}) == {"r": answer}
+    engine.add(AddRequest("next", [*prompt, *answer], make_sampling(max_tokens=1)))
+    (output,) = engine.step().outputs
+    assert output.cached_tokens == 16, "of 17 tokens all were computed but the last"
