@@ -127,7 +127,7 @@ outside: prepare model ## As an outsider would: client libraries, floods, mistyp
 	DORMOUSE_RECORD=outside $(PY) -m pytest tests/outside --durations=0
 
 .PHONY: mutate
-mutate: install ## Change what decides in small ways, print those that no test notices (10 minutes)
+mutate: install ## Change what decides in small ways, print those that no test notices (an hour of one core)
 	$(PY) -m tools.mutate
 
 .PHONY: bench

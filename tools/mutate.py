@@ -3,9 +3,12 @@
 mutmut wants a project whose packages lie in `src` and whose tests lie beside it, and this repository keeps its packages
 under the parts they belong to. So it runs in build/mutation, a project made of links to the real one. `[tool.mutmut]`
 in pyproject.toml says what is mutated and which tests judge, docs/design/mutation.md why the known survivors live.
+`tools.mutation_judge` judges; build/mutation/judged.log tells how far it is.
 
     python -m tools.mutate                                     every mutant anew
     python -m tools.mutate 'dormouse_worker.engine.swap.*'     some again, once tests or code have changed
+
+MOST_SECONDS=0.5 judges each mutant by its quickest tests that take so long together: what lives may not live.
 """
 
 from __future__ import annotations
@@ -46,19 +49,19 @@ def lay_out() -> None:
         link.symlink_to(os.path.relpath(ROOT / target, link.parent))
 
 
-def mutmut(*args: str, show: bool = False) -> str:
-    """Run mutmut in the laid-out project. The real packages must not be importable there, only the mutated ones."""
+def run(*args: str) -> str:
+    """Run a module in the laid-out project. The real packages must not be importable there, only the mutated ones."""
     environment = os.environ | {"PYTHONPATH": f"{PROJECT / 'api'}:{PROJECT / 'kube'}"}
-    command = ["nice", "-n", "10", str(bare_python()), "-m", "mutmut", *args]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, text=True, capture_output=not show)
+    command = ["nice", "-n", "10", str(bare_python()), "-m", *args]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, text=True, capture_output=True)
     if done.returncode:
-        sys.exit(f"mutmut {' '.join(args)} failed:\n{done.stdout or ''}{done.stderr or ''}")
-    return done.stdout or ""
+        sys.exit(f"{' '.join(args)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def verdicts() -> dict[str, str]:
     """Return what became of each mutant, by its name."""
-    return parse(mutmut("results", "--all", "true"))
+    return parse(run("mutmut", "results", "--all", "true"))
 
 
 def parse(results: str) -> dict[str, str]:
@@ -86,12 +89,11 @@ def main() -> None:
     if not sys.argv[1:]:
         shutil.rmtree(PROJECT, ignore_errors=True)  # mutmut keeps old verdicts, also of tests that have changed
     lay_out()
-    progress = sys.stdout.isatty()  # it is drawn a thousand times over
-    mutmut("run", "--max-children", os.environ.get("CHILDREN", "1"), *sys.argv[1:], show=progress)
+    run("tools.mutation_judge", *sys.argv[1:])
     found = verdicts()
     names = [name for name, verdict in found.items() if verdict in UNNOTICED]
     for name in names:
-        print(mutmut("show", name))
+        print(run("mutmut", "show", name))
     print(*tell(found), sep="\n")
     print(f"{len(names)} mutants were not noticed, {time.monotonic() - started_s:.0f} s")
 
