@@ -30,7 +30,7 @@ def offered(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     choice = body.get("tool_choice", "auto")
     if choice == "none":
         return []
-    if choice not in ("auto", "none") and not functions:
+    if choice != "auto" and not functions:
         raise refuse("tool_choice", "set without tools", "at least one tool to call")
     names = _chosen(choice)
     for name in names - {function["name"] for function in functions}:
