@@ -54,6 +54,10 @@ def test_a_tool_is_shown_as_a_function(told, shown):
         ([said("user", text("hi")), said("assistant", USE)], False),
         ([said("assistant", USE), said("user", result("x")), said("assistant", text("Well"))], True),
         ([said("user", text("hi")), said("assistant", text("I look."), USE)], False),
+        (
+            [said("user", text("hi")), said("assistant", USE), said("user", result("x")), said("assistant", text("W"))],
+            True,
+        ),
     ],
 )
 def test_the_assistants_last_turn_goes_on_unless_it_called(turns, goes_on):

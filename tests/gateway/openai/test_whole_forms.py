@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import ApiError
 from dormouse_gateway.openai.messages.mapping import count
+from dormouse_gateway.openai.turns import with_one_beginning
 from tests.gateway.openai.test_whole_bodies import HI, LEAST, told, wish_of
 
 SCHEMA = {"type": "object", "title": "Größe"}
@@ -128,6 +130,13 @@ THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_t
 def test_a_beginning_is_a_turn(door, more, messages):
     [request], _ = told(wish_of(door, LEAST[door] | more))
     assert request["chat"]["messages"] == messages
+
+
+@pytest.mark.parametrize("pictured", [0, 1])
+def test_a_beginning_with_a_picture_stays_alone(pictured):
+    turns = [pb.ChatMessage(role="system", content="a"), pb.ChatMessage(role="system", content="b")]
+    turns[pictured].parts.add(image=b"pixels")
+    assert with_one_beginning(turns) == turns
 
 
 class Texts:
