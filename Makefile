@@ -106,8 +106,8 @@ static: lint typecheck ## Both checks that run nothing
 .PHONY: test
 test: prepare ## All set-up, then every test but the slow ones (what needs no cluster runs while others wait for something)
 	$(MAKE) --no-print-directory -j 2 static unit
-	$(MAKE) --no-print-directory -j 2 ready integration
-	$(MAKE) --no-print-directory faults e2e
+	$(MAKE) --no-print-directory -j 3 ready integration faults
+	$(MAKE) --no-print-directory e2e
 
 .PHONY: test-long
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
