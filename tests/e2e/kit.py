@@ -65,6 +65,16 @@ class Deployments:
         except CommandFailed as error:
             raise AssertionError(f"{error}\nstatus: {self.status(name)}") from error
 
+    def sleep(self, name: str, level: int) -> None:
+        """Order a sleep, and wait for it."""
+        self.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
+        self.wait(name, "condition=Asleep")
+
+    def wake(self, name: str) -> None:
+        """Order the wake, and wait until it serves."""
+        self.patch(name, {"lifecycle": {"desiredState": "Active"}})
+        self.wait(name, "condition=Ready", timeout_s=180)
+
     def status(self, name: str) -> Manifest:
         """Return the status, {} before the first write."""
         status: Manifest = self.cluster.get("infd", name, self.namespace).get("status", {})

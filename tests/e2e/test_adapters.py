@@ -53,10 +53,8 @@ def test_adapters_answer_as_merged_models_do_and_are_back_after_a_sleep(deployme
     assert answers(name, "sql", "adapted:legal") == expected
     assert "no such directory" in model_of.refusal("absent")
     for level in (1, 2):
-        deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
-        deployments.wait(name, "condition=Asleep", timeout_s=120)
-        deployments.patch(name, {"lifecycle": {"desiredState": "Active"}})
-        deployments.wait(name, "condition=Ready", timeout_s=120)
+        deployments.sleep(name, level)
+        deployments.wake(name)
         eventually(lambda: states()["sql"] == "Loaded")
         assert answers(name, "sql", "legal") == expected
     before = [pod["metadata"]["uid"] for pod in deployments.pods(name)]

@@ -24,11 +24,9 @@ def said_by(models: Models, name: str) -> list[int]:
 
 def sleep_and_wake(deployments: Deployments, name: str) -> None:
     """Order a sleep of level 2, check that it is told, and order the wake."""
-    deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": 2}})
-    deployments.wait(name, "condition=Asleep")
+    deployments.sleep(name, level=2)
     assert deployments.status(name)["kvCache"]["ranks"][0]["residualBytes"] > 0, "of all ranks"
-    deployments.patch(name, {"lifecycle": {"desiredState": "Active"}})
-    deployments.wait(name, "jsonpath={.status.phase}=Active")
+    deployments.wake(name)
 
 
 def ranks_of(deployments: Deployments, name: str) -> list[tuple[int, str]]:

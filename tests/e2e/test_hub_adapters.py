@@ -67,9 +67,7 @@ def test_an_adapter_of_a_hub_answers_as_peft_does_and_needs_no_hub_to_come_back(
     check_answers()
     hub.state.status = 503
     for level in (2, 3):
-        deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
-        deployments.wait(name, "condition=Asleep", timeout_s=120)
-        deployments.patch(name, {"lifecycle": {"desiredState": "Active"}})
-        deployments.wait(name, "condition=Ready", timeout_s=180)
+        deployments.sleep(name, level)
+        deployments.wake(name)
         eventually(lambda: states()["hub-sql"] == "Loaded")
         check_answers()

@@ -58,10 +58,8 @@ def test_a_second_question_about_an_image_encodes_it_again_only_where_a_sleep_dr
     assert ask()
     eventually(lambda: num_encoded(deployments, name) == (2, 1))
     for count, level in enumerate((1, 2), 1):
-        deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
-        deployments.wait(name, "condition=Asleep", timeout_s=120)
-        deployments.patch(name, {"lifecycle": {"desiredState": "Active"}})
-        deployments.wait(name, "condition=Ready", timeout_s=120)
+        deployments.sleep(name, level)
+        deployments.wake(name)
         assert ask()
         assert ask()
         eventually(lambda asked=2 + 2 * count, ran=1 + count: num_encoded(deployments, name) == (asked, ran))

@@ -99,8 +99,7 @@ def test_adapters_of_teams_answer_as_peft_does_and_are_back_after_every_sleep(
                 made.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": level}})
             eventually(lambda: all_are("Waiting"))
             for made, name in both:
-                made.patch(name, {"lifecycle": {"desiredState": "Active"}})
-                made.wait(name, "condition=Ready", timeout_s=180)
+                made.wake(name)
             eventually(lambda: all_are("Loaded"))
             check_answers()
         assert [pod["metadata"]["uid"] for made, name in both for pod in made.pods(name)] == before

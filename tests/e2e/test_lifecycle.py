@@ -191,8 +191,7 @@ def test_a_sleeping_deployment_gives_memory_back_and_answers_the_same_after_waki
     deployments.wait(name, "condition=Ready")
     before = eventually(lambda: model_of.answers(name, [20, 21, 22, 23], 12))
     awake_bytes = deployments.resident_bytes(name)
-    deployments.patch(name, {"lifecycle": {"desiredState": "Asleep", "sleepLevel": 2}})
-    deployments.wait(name, "condition=Asleep")
+    deployments.sleep(name, level=2)
     status = deployments.status(name)
     assert (status["phase"], status["sleepingReplicas"]) == ("Asleep", 1)
     assert status["kvCache"]["ranks"][0]["residualBytes"] > 0
