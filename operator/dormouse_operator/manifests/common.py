@@ -13,7 +13,7 @@ from dormouse_api.names import (
     LABEL_COMPONENT,
     LABEL_DEPLOYMENT,
 )
-from dormouse_operator.model import Deployment
+from dormouse_operator.model import Deployment, SecretKey
 
 FIELD_MANAGER = "dormouse-operator"
 GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done or had their time
@@ -71,3 +71,10 @@ def owner_of(deployment: Deployment) -> Manifest:
 def owner_reference(name: str, uid: str) -> Manifest:
     """Return an owner reference to the InferenceDeployment of this name and UID."""
     return {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid}
+
+
+def secret_variable(name: str, secret: SecretKey | None) -> list[Manifest]:
+    """Return a container's variable with a Secret's value, none without one; the kubelet waits until it is there."""
+    if secret is None:
+        return []
+    return [{"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}]

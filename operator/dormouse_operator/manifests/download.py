@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of
+from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, secret_variable
 from dormouse_operator.model import Deployment, Hub
 from dormouse_operator.parse import CACHE_ROOT, DOWNLOADER
 
@@ -37,7 +37,7 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
             {"name": "HF_HOME", "value": f"{CACHE_ROOT}/.home"},
             {"name": "HF_HUB_DISABLE_XET", "value": "1"},  # its partial files cannot be continued
             {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"},
-            *_token(hub),
+            *secret_variable("HF_TOKEN", hub.token),
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -47,13 +47,6 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
 
 def _file(hub: Hub) -> list[str]:
     return [f"--file={hub.file}"] if hub.file else []
-
-
-def _token(hub: Hub) -> list[Manifest]:
-    if hub.token is None:
-        return []
-    reference = {"name": hub.token.name, "key": hub.token.key}
-    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
 
 
 def claim_name(deployment: Deployment) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dormouse_operator.manifests.common import Manifest
+from dormouse_operator.manifests.common import Manifest, secret_variable
 from dormouse_operator.model import KvStore
 
 _VOLUME = "kv-store"
@@ -27,11 +27,8 @@ def store_mount() -> Manifest:
 
 
 def store_environment(store: KvStore | None) -> list[Manifest]:
-    """Return the variable with the secret, which the worker's flags would show; the kubelet waits until it is there."""
-    if store is None or store.secret is None:
-        return []
-    reference = {"name": store.secret.name, "key": store.secret.key}
-    return [{"name": "DORMOUSE_KV_STORE_KEY", "valueFrom": {"secretKeyRef": reference}}]
+    """Return the variable with the secret, which the worker's flags would show."""
+    return secret_variable("DORMOUSE_KV_STORE_KEY", store.secret) if store else []
 
 
 def store_flags(store: KvStore | None) -> Mapping[str, object]:

@@ -129,16 +129,20 @@ def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
     repo, _, file = model["uri"].removeprefix("hf://").partition(":")
     if [bool(part) for part in repo.split("/")] != [True, True]:
         raise SpecError(f"spec.model.uri is {model['uri']!r}; allowed are {_ALLOWED_URIS}")
-    token, size = model.get("tokenSecretRef"), cache.get("size")
+    size = cache.get("size")
     return Hub(
         repo=repo,
         revision=model.get("revision", "main"),
-        token=SecretKey(token["name"], token.get("key", "token")) if token else None,
+        token=_parse_secret(model.get("tokenSecretRef"), default_key="token"),
         claim=cache.get("claimName") or (f"{deployment}-cache" if size is not None else None),
         claim_size=None if size is None or "claimName" in cache else str(size),
         storage_class=cache.get("storageClassName"),
         file=file,
     )
+
+
+def _parse_secret(reference: Raw | None, *, default_key: str) -> SecretKey | None:
+    return SecretKey(reference["name"], reference.get("key", default_key)) if reference else None
 
 
 def _hub_path(hub: Hub) -> str:
@@ -274,9 +278,9 @@ def _parse_kv_store(store: Raw) -> KvStore:
     """Return where workers keep blocks on disk. What they are not kept with is refused by the schema, and by them."""
     if "size" not in store:
         raise SpecError("spec.engine.kvStore.size is missing; it bounds what is kept on disk, for example 20Gi")
-    size_bytes, secret = parse_bytes("spec.engine.kvStore.size", store["size"]), store.get("encryptionKeySecretRef")
-    key = SecretKey(secret["name"], secret.get("key", "key")) if secret else None
-    return KvStore(size_bytes, store.get("claimName", ""), key)
+    size_bytes = parse_bytes("spec.engine.kvStore.size", store["size"])
+    secret = _parse_secret(store.get("encryptionKeySecretRef"), default_key="key")
+    return KvStore(size_bytes, store.get("claimName", ""), secret)
 
 
 def _camel_case(name: str) -> str:

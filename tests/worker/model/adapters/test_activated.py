@@ -12,17 +12,12 @@ from peft import LoraConfig
 from peft.tuners.lora.variants import calculate_alora_offsets
 
 from dormouse_worker.common.adapters import AdapterInfo
-from dormouse_worker.common.host import Host
-from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.invocation import activate
 from dormouse_worker.engine.testing import make_add
-from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.attention.sdpa import SdpaBackend
-from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.loader import load
 from tests.peft_kit import greedy_tokens, make_adapter
 from tests.worker.engine.engine_kit import finish
+from tests.worker.model.adapters.loading import load_adaptable
 from tests.worker.model.test_parity import BLOCK_SIZE, MAX_TOKENS, make_engine
 
 INVOCATION = [201, 7, 201]
@@ -83,17 +78,8 @@ def case_of(tiny_model, tmp_path_factory):
     @functools.cache
     def case(architecture, path):
         made, expected = written(architecture)
-        settings = EngineSettings(
-            model=str(tiny_model(architecture)),
-            block_size=BLOCK_SIZE,
-            model_impl="transformers" if path == "transformers" else "lean",
-            enable_lora=True,
-            max_loras=2,
-            max_lora_rank=8,
-            max_cpu_loras=len(ADAPTERS),
-        )
-        model = load(settings, CpuDevice(Host()))
-        backend = NativeBackend() if path == "native" else SdpaBackend()
+        directory, num_copies = tiny_model(architecture), len(ADAPTERS)
+        model, backend = load_adaptable(directory, path, num_slots=2, max_rank=8, num_copies=num_copies)
         return Case(model, backend, {name: model.adapters.add(each) for name, each in made.items()}, expected)
 
     return case

@@ -10,18 +10,12 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from dormouse_worker.common.host import Host
-from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.testing import make_add
-from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.attention.sdpa import SdpaBackend
-from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.lean.native import NativeDecoder
-from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing import reference_generate
 from dormouse_worker.model.testing_adapters import merge_adapter, write_adapter
 from tests.worker.engine.engine_kit import finish
+from tests.worker.model.adapters.loading import load_adaptable
 from tests.worker.model.test_parity import BLOCK_SIZE, MAX_TOKENS, PROMPTS, make_engine
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
@@ -72,19 +66,8 @@ def case_of(tiny_model, tmp_path_factory):
     @functools.cache
     def case(architecture, path):
         folder, expected = written(architecture)
-        settings = EngineSettings(
-            model=str(tiny_model(architecture)),
-            block_size=BLOCK_SIZE,
-            model_impl="transformers" if path == "transformers" else "lean",
-            enable_lora=True,
-            max_loras=NUM_SLOTS,
-            max_lora_rank=9,
-            max_cpu_loras=len(ADAPTERS),
-        )
-        model = load(settings, CpuDevice(Host()))
-        if path == "native":
-            assert isinstance(model.native, NativeDecoder), model.native
-        backend = NativeBackend() if path == "native" else SdpaBackend()
+        directory, num_copies = tiny_model(architecture), len(ADAPTERS)
+        model, backend = load_adaptable(directory, path, num_slots=NUM_SLOTS, max_rank=9, num_copies=num_copies)
         digests = {name: model.adapters.add(Path(folder, name)).digest for name in ADAPTERS}
         return Case(model, backend, {"": "", **digests}, expected)
 
