@@ -12,6 +12,7 @@ from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.model.testing import write_tiny_model
+from tests.integration.test_adapter_faults import until
 from tests.integration.test_sleep import sleep, wake
 
 pytestmark = pytest.mark.timeout(240)
@@ -105,3 +106,18 @@ def test_an_encrypted_session_is_found_by_who_has_the_secret_alone(start_worker,
     other = start("b")
     assert ask(other) == Answer(said, 0)
     assert (counted(other, "hits_total"), counted(other, "misses_total")) == (0, 0)
+
+
+def test_a_session_goes_on_at_a_neighbour_that_runs_all_along(start_worker, tmp_path):
+    model = write_tiny_model(tmp_path / "model", max_position_embeddings=MAX_LEN)
+    flags = ["--max-model-len", str(MAX_LEN), "--kv-store-dir", str(tmp_path / "kv"), "--kv-store-size", "256Mi"]
+    first, second = (start_worker(model, *flags) for _ in range(2))
+    for worker in (first, second):
+        worker.start()
+    assert ask(second, salt="before").cached == 0
+    said = ask(first, salt="tenant").tokens
+    until(lambda: counted(first, "writes_total") >= NUM_BLOCKS, "the idle worker has written all that it has")
+    assert ask(second, salt="tenant") == Answer(said, KNOWN)
+    assert counted(second, "found_total") == counted(second, "hits_total") == NUM_BLOCKS
+    assert ask(second, salt="another tenant") == Answer(said, 0)
+    assert counted(second, "misses_total") == 0

@@ -53,16 +53,47 @@ def test_another_realm_has_none_of_it_and_shares_the_budget(store, tmp_path):
     assert read(other, b"a") is Miss.ABSENT
     assert other.num_bytes == store.num_bytes
     other.clear()
-    store.refresh()
+    store.drop([])
     assert store.has(b"a")
+
+
+def test_what_another_wrote_is_found_by_its_name(store, tmp_path):
+    other = FileBlockStore(tmp_path, REALM, LIMIT)
+    store.write([block(b"a"), block(b"b")])
+    assert kept(other, (b"a", b"b")) == ""
+    assert other.look([b"a", b"unknown"]) == 1
+    assert kept(other, (b"a", b"b")) == "a"
+    assert read(other, b"a") == content(b"a")
+    assert other.look([b"a", b"b"]) == 1, "what it knew is no news"
+    assert FileBlockStore(tmp_path, OTHER_REALM, LIMIT).look([b"a"]) == 0
+    other.write([block(b"c")])
+    assert other.num_bytes == taken(tmp_path)
+
+
+def test_who_shares_a_root_knows(store, tmp_path):
+    assert not store.is_shared()
+    other = FileBlockStore(tmp_path, OTHER_REALM, LIMIT)
+    assert store.is_shared()
+    assert other.is_shared()
+    del other
+    assert not store.is_shared()
+
+
+def test_what_cannot_be_looked_at_is_not_there(store, tmp_path):
+    other = FileBlockStore(tmp_path, REALM, LIMIT)
+    other.write([block(b"a")])
+    directory = file_of(tmp_path, b"a").parent
+    directory.rename(tmp_path / "away")
+    directory.write_text("")
+    assert store.look([b"a"]) == 0
 
 
 def test_what_is_dropped_or_cleared_is_forgotten_by_all(store, tmp_path):
     other = FileBlockStore(tmp_path, REALM, LIMIT)
     store.write([block(b"a"), block(b"b"), block(b"c")])
-    other.refresh()
+    other.drop([])
     other.drop([b"a", b"unknown"])
-    store.refresh()
+    store.drop([])
     assert kept(store, (b"a", b"b", b"c")) == "bc"
     store.clear()
     assert (kept(store, (b"a", b"b", b"c")), store.num_bytes, taken(tmp_path)) == ("", 0, 0)

@@ -102,7 +102,7 @@ def test_a_block_of_an_unencrypted_store_is_a_miss(store, tmp_path):
 def test_what_is_used_lasts_and_what_is_dropped_is_gone(store, tmp_path):
     store.touch(NAMES[:1], 5.0)
     store.drop(NAMES[1:2])
-    store.refresh()
+    store.drop([])
     assert [store.has(name) for name in NAMES] == [True, False, True]
     newest = max(files(tmp_path), key=lambda file: file.stat().st_mtime_ns)
     store.drop(NAMES[:1])
@@ -110,6 +110,14 @@ def test_what_is_used_lasts_and_what_is_dropped_is_gone(store, tmp_path):
     assert store.num_bytes == sealed(tmp_path).num_bytes > 0
     store.clear()
     assert files(tmp_path) == []
+
+
+def test_what_another_wrote_is_found_with_the_secret_alone(store, tmp_path):
+    other, stranger = sealed(tmp_path), sealed(tmp_path, b"x" * 32)
+    store.write([block(b"new")])
+    assert other.is_shared()
+    assert (other.look([b"new"]), stranger.look([b"new"])) == (1, 0)
+    assert read(other, b"new") == content(b"new")
 
 
 def test_the_seal_counts_for_the_room(tmp_path):

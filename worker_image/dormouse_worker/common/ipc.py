@@ -202,6 +202,7 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StoreCounts(msgspec.Struct, frozen=True):
     """What became of blocks between the cache and the store that outlives the engine, since the message before."""
 
+    found: int = 0  # blocks of others that were not known before
     hits: int = 0  # blocks read in place of being computed
     read_bytes: int = 0
     writes: int = 0  # blocks written

@@ -21,8 +21,10 @@ import msgspec
 from dormouse_worker.common.ipc import StoreCounts
 from dormouse_worker.engine.block_pool import Key
 from dormouse_worker.engine.block_tables import BlockTables
+from dormouse_worker.engine.neighbours import Neighbours
+from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
-from dormouse_worker.engine.restore_plan import Rates, plan_restore
+from dormouse_worker.engine.restore_plan import Rates, plan_restore, unknown_hashes
 from dormouse_worker.engine.store_threads import Chunk, Reading, StoreThreads, name_of
 from dormouse_worker.kv_store.interface import Block, BlockStore, Miss
 
@@ -96,6 +98,7 @@ class BlockKeeper(NoKeeper):
         self._pool = tables.pool
         self._block_bytes = block_bytes
         self._threads = StoreThreads(store, block_bytes, clock)
+        self._neighbours = Neighbours(store, len(tables.layout.windows), clock)
         self._rates = Rates()
         self._capacity = store.capacity(block_bytes)
         self._saved_generation = -1  # of the pool, when all that it knew was saved, or what the store takes of it
@@ -110,14 +113,29 @@ class BlockKeeper(NoKeeper):
         return f"BlockKeeper({self._store!r}, {len(self._readings)} readings, {self._threads!r})"
 
     def begin(self, request: Request) -> None:
-        """Read what of a new request's beginning is in the store, if that is cheaper than computing it."""
-        if request.wants_prompt_logprobs or (self._late is not None and not self._late.is_read):
+        """Read what of a new request's beginning is in the store, if that is cheaper than computing it.
+
+        What it does not know of may be there by now: the request waits until it has been asked.
+        """
+        if request.wants_prompt_logprobs:
+            return
+        if self._neighbours.may_know_more and (hashes := self._unknown_hashes(request)):
+            recompute_s = self._rates.recompute_s(len(hashes) * self._tables.layout.block_size)
+            self._neighbours.ask(request, hashes, recompute_s)
+        else:
+            self._restore(request)
+
+    def _unknown_hashes(self, request: Request) -> Sequence[BlockHash]:
+        layout, last = self._tables.layout, request.num_tokens - 1
+        hashes = request.block_hashes(last, layout.block_size)
+        return unknown_hashes(layout, hashes, last, lambda key: self._is_in_pool(key) or self._is_in_store(key))
+
+    def _restore(self, request: Request) -> None:
+        if self._late is not None and not self._late.is_read:
             return
         layout, last = self._tables.layout, request.num_tokens - 1
         hashes = request.block_hashes(last, layout.block_size)
-        keys = plan_restore(
-            layout, hashes, last, in_pool=self._is_in_pool, in_store=lambda key: self._store.has(name_of(key))
-        )
+        keys = plan_restore(layout, hashes, last, in_pool=self._is_in_pool, in_store=self._is_in_store)
         if not keys or len(keys) > self._pool.num_available:
             return
         num_tokens = len(keys) * layout.block_size // len(layout.windows)
@@ -132,12 +150,20 @@ class BlockKeeper(NoKeeper):
 
     def cancel(self, request_ids: Iterable[str]) -> None:
         """These requests have ended."""
+        request_ids = list(request_ids)
+        self._neighbours.cancel(request_ids)
         for request_id in request_ids:
             if (reading := self._readings.pop(request_id, None)) is not None:
                 reading.give_up()
 
     def turn(self) -> None:
-        """Take what was read and written since; between two passes."""
+        """Take what was found, read and written since; between two passes."""
+        for question in self._neighbours.take_answered():
+            if question.is_given_up:
+                self._misses[Miss.LATE] += 1
+            if question.num_found:
+                self._count(found=question.num_found)
+            self._restore(question.request)
         for request_id, reading in list(self._readings.items()):
             while (chunk := reading.take()) is not None:
                 self._put_into_cache(chunk)
@@ -170,7 +196,7 @@ class BlockKeeper(NoKeeper):
 
     def clear(self) -> None:
         """Forget every block, and those that are being read."""
-        self.cancel(list(self._readings))
+        self.cancel([*self._readings, *self._neighbours.request_ids])
         self._pool.take_evicted()
         self._threads.run(self._store.clear)
 
@@ -208,6 +234,9 @@ class BlockKeeper(NoKeeper):
 
     def _is_in_pool(self, key: Key) -> bool:
         return self._pool.find(key) is not None
+
+    def _is_in_store(self, key: Key) -> bool:
+        return self._store.has(name_of(key))
 
     def _put_into_cache(self, chunk: Chunk) -> None:
         """Let the pool know these blocks as cached ones; those that it knows by now, or has no room for, are left."""

@@ -31,6 +31,11 @@ class CacheLayout:
         assert self.block_size > 0
         assert self.windows
 
+    @property
+    def whole_groups(self) -> tuple[int, ...]:
+        """Return the groups that see everything."""
+        return tuple(group for group, window in enumerate(self.windows) if window is None)
+
     def num_blocks(self, num_tokens: int) -> int:
         """Return the blocks of so many tokens in one table."""
         return -(-num_tokens // self.block_size)
@@ -80,7 +85,7 @@ class BlockTables:
     def __init__(self, pool: BlockPool, layout: CacheLayout) -> None:
         self.pool = pool
         self.layout = layout
-        self._whole = [group for group, window in enumerate(layout.windows) if window is None]
+        self._whole = layout.whole_groups
         self._tables: dict[str, BlockIds] = {}
         self._num_named: dict[str, int] = {}  # blocks whose prefixes the pool knows
 

@@ -28,9 +28,8 @@ def plan_restore(
         return not in_pool(key) and not in_store(key)
 
     groups = range(len(layout.windows))
-    whole = [group for group in groups if layout.windows[group] is None]
     limit = min(len(hashes), max_tokens // layout.block_size)
-    count = next((index for index in range(limit) if any(is_missing(group, index) for group in whole)), limit)
+    count = _first_missing(limit, layout.whole_groups, is_missing)
 
     def last_gap(group: int) -> int:
         first = layout.first_needed(group, count * layout.block_size)
@@ -42,6 +41,19 @@ def plan_restore(
     firsts = [layout.first_needed(group, count * layout.block_size) for group in groups]
     keys = ((group, hashes[index]) for index in range(count) for group in groups if index >= firsts[group])
     return [key for key in keys if not in_pool(key)]
+
+
+def unknown_hashes(
+    layout: CacheLayout, hashes: Sequence[BlockHash], max_tokens: int, is_known: Knows
+) -> Sequence[BlockHash]:
+    """Return what else could lengthen a beginning of at most `max_tokens`: all from the first that is not known."""
+    limit = min(len(hashes), max_tokens // layout.block_size)
+    groups = layout.whole_groups or range(len(layout.windows))
+    return hashes[_first_missing(limit, groups, lambda group, index: not is_known((group, hashes[index]))) : limit]
+
+
+def _first_missing(limit: int, groups: Sequence[int], is_missing: Callable[[int, int], bool]) -> int:
+    return next((index for index in range(limit) if any(is_missing(group, index) for group in groups)), limit)
 
 
 @dataclass(slots=True)

@@ -154,7 +154,6 @@ class StoreThreads:
 
     def _read(self, reading: Reading, note_read: Callable[[int, float], None]) -> None:
         try:
-            self._store.refresh()
             for start in range(0, len(reading.keys), self._blocks_per_chunk):
                 if not self._read_chunk(reading, start, note_read):
                     return

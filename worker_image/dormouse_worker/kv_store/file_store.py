@@ -1,6 +1,7 @@
 """A store of files: one for each block, in a directory for each realm, within one budget for all of them.
 
     ROOT/lock              eight bytes that change with every write; flock'ed by whoever writes
+    ROOT/users             locked by every process that has the root open (`users`)
     ROOT/writing           the block that is being written: renamed once it is whole
     ROOT/REALM/NAME.kv     a block; its time of change says how long it is worth keeping (`budget`)
 
@@ -25,6 +26,7 @@ from threading import Lock
 from dormouse_worker.kv_store.block_file import HEADER_BYTES, REALM_BYTES, check_block, pack_header
 from dormouse_worker.kv_store.budget import PAGE_BYTES, Budget, bonus_ns, taken_bytes
 from dormouse_worker.kv_store.interface import Block, BlockName, Miss
+from dormouse_worker.kv_store.users import Users
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class FileBlockStore:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self._lock_fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._users = Users(root / "users")
         with self._busy:
             self._look()
 
@@ -134,11 +137,15 @@ class FileBlockStore:
             for key in [key for key in self._budget.sizes if key.startswith(self._directory.name)]:
                 self._remove(key)
 
-    def refresh(self) -> None:
+    def look(self, names: Sequence[BlockName]) -> int:
+        """See `BlockStore`. Whoever writes next counts what was found."""
+        found = [name for name in names if name not in self._names and self._is_there(name)]
+        self._names.update(found)
+        return len(found)
+
+    def is_shared(self) -> bool:
         """See `BlockStore`."""
-        with suppress(OSError), self._busy:
-            if self._read_generation() != self._generation:
-                self._look()
+        return self._users.has_others()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -248,6 +255,9 @@ class FileBlockStore:
 
     def _key(self, name: BlockName) -> str:
         return f"{self._directory.name}/{name.hex()}{SUFFIX}"
+
+    def _is_there(self, name: BlockName) -> bool:
+        return os.access(f"{self._directory}/{name.hex()}{SUFFIX}", os.F_OK)  # a Path takes four times as long
 
     def _path(self, name: BlockName) -> Path:
         return self._directory / f"{name.hex()}{SUFFIX}"

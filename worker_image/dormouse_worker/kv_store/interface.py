@@ -60,8 +60,11 @@ class BlockStore(Protocol):
     def clear(self) -> None:
         """Forget every block of this realm."""
 
-    def refresh(self) -> None:
-        """Look for what other processes wrote or dropped."""
+    def look(self, names: Sequence[BlockName]) -> int:
+        """Ask the store itself for names that `has` does not know; return how many it knows from now on."""
+
+    def is_shared(self) -> bool:
+        """Return whether others can write to it now. Asks the store itself, as `look` does."""
 
     def capacity(self, num_bytes: int) -> int:
         """Return how many blocks of this size it holds at most."""

@@ -107,9 +107,13 @@ class SealedStore:
         """See `BlockStore`."""
         self._store.clear()
 
-    def refresh(self) -> None:
+    def look(self, names: Sequence[BlockName]) -> int:
         """See `BlockStore`."""
-        self._store.refresh()
+        return self._store.look([self._sealed_name(name) for name in names])
+
+    def is_shared(self) -> bool:
+        """See `BlockStore`."""
+        return self._store.is_shared()
 
     def _sealed_name(self, name: BlockName) -> BlockName:
         return blake2b(name, key=self._secret.name_key, digest_size=NAME_BYTES).digest()

@@ -15,6 +15,9 @@ class DictBlockStore:
         self.blocks: dict[BlockName, bytes] = {}
         self.faults: dict[BlockName, Miss] = {}
         self.reads: list[BlockName] = []
+        self.unseen: dict[BlockName, bytes] = {}  # what others wrote
+        self.looks: list[list[BlockName]] = []
+        self.has_others = False
 
     def __repr__(self) -> str:
         return f"DictBlockStore({len(self.blocks)} blocks)"
@@ -66,5 +69,13 @@ class DictBlockStore:
         """See `BlockStore`."""
         self.blocks.clear()
 
-    def refresh(self) -> None:
+    def look(self, names: Sequence[BlockName]) -> int:
+        """See `BlockStore`. Those are found that a test put into `unseen`."""
+        found = {name: self.unseen.pop(name) for name in names if name in self.unseen}
+        self.looks.append(list(names))
+        self.blocks.update(found)
+        return len(found)
+
+    def is_shared(self) -> bool:
         """See `BlockStore`."""
+        return self.has_others

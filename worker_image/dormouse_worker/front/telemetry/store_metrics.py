@@ -17,6 +17,7 @@ class StoreMetrics:
             return Counter(f"dormouse_kv_store_{name}", text, names, registry=registry)
 
         self._model_name = model_name
+        self._found = counter("found", "Blocks in the store that others wrote while this worker ran.")
         self._hits = counter("hits", "Blocks read from the store in place of being computed.")
         self._read = counter("read_bytes", "Bytes read from the store.")
         self._writes = counter("writes", "Blocks written to the store.")
@@ -35,6 +36,7 @@ class StoreMetrics:
     def on_counts(self, counts: StoreCounts) -> None:
         """Take what was counted since the last time."""
         name = self._model_name
+        self._found.labels(name).inc(counts.found)
         self._hits.labels(name).inc(counts.hits)
         self._read.labels(name).inc(counts.read_bytes)
         self._writes.labels(name).inc(counts.writes)
