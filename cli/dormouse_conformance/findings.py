@@ -21,6 +21,10 @@ class Blocked(Exception):
     """The rule could not be tried, as the worker did not come to where it could be."""
 
 
+class Unclaimed(Exception):
+    """The rule is about what the worker does not claim; the message names what it would have to."""
+
+
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: context managers write an exception's traceback
 class Refused(Exception):
     """A call ended with a status that is not OK."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dormouse_conformance.findings import Blocked, Missed, Refused
+from dormouse_conformance.findings import Blocked, Missed, Refused, Unclaimed
 from dormouse_conformance.rules import Rule, Section
 from dormouse_conformance.subject import Subject
 
@@ -64,6 +64,8 @@ def _outcome(worker: Subject, rule: Rule) -> tuple[Outcome, str, str]:
         return Outcome.NOT_CLAIMED, f"{rule.needs} is claimed", "it is not"
     try:
         rule.check(worker)
+    except Unclaimed as unclaimed:
+        return Outcome.NOT_CLAIMED, f"{unclaimed} is claimed", "it is not"
     except Missed as missed:
         return Outcome.FAILED, missed.expected, missed.seen
     except Refused as refused:

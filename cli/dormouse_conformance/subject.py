@@ -24,7 +24,7 @@ from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import relay_pb2_grpc as relay_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
-from dormouse_conformance.findings import Blocked, Missed, Refused
+from dormouse_conformance.findings import Blocked, Missed, Refused, Unclaimed
 from dormouse_conformance.streams import Answer, Stream
 
 LOOK_S = 0.02  # between two looks at a status that shall change
@@ -247,12 +247,12 @@ class Subject:
             return self.until(lambda status: status.state == control.WORKER_STATE_PROFILED, "PROFILED")
 
     def asleep(self) -> control.WorkerStatus:
-        """Let it sleep, at the lightest level that it claims but standby. Raises Blocked."""
-        self.ready()
+        """Let it sleep, at the lightest level that it claims but standby. Raises Blocked, Unclaimed if there is none."""
         levels = {Capability.SLEEP_LEVEL_1: 1, Capability.SLEEP_LEVEL_2: 2}
         level = next((level for name, level in levels.items() if name in self.claims), None)
         if level is None:
-            raise Blocked("the worker claims no sleep")
+            raise Unclaimed(" or ".join(levels))
+        self.ready()
         with _on_the_way("ASLEEP"):
             self.command("Sleep", level=level)
             return self.status()

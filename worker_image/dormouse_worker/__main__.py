@@ -18,7 +18,13 @@ from dormouse_worker.common.group import identity_of
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.app import Front
 from dormouse_worker.front.engine.spare import SpareEngine
-from dormouse_worker.front.engine.spawn import ENGINE_ARGV, spawn_waiting, subprocess_spawner
+from dormouse_worker.front.engine.spawn import (
+    ENGINE_ARGV,
+    runtime_spawner,
+    spawn_waiting,
+    subprocess_spawner,
+    vllm_argv,
+)
 from dormouse_worker.front.flags.settings import FrontSettings, parse_settings
 from dormouse_worker.front.follower.follower import FollowerFront
 from dormouse_worker.front.follower.rank_spawn import RANK_ARGV, rank_spawner
@@ -73,7 +79,10 @@ def _make_front(
     if place.leads:
         is_group = num_ranks * place.num_nodes > 1
         argv = [*engine_argv, *(place.arguments() if is_group else ())]
-        spawn_for = subprocess_spawner(argv, os.environ)
+        vllm = vllm_argv(front_settings.engine_python)
+        spawn_for = runtime_spawner(
+            {"dormouse": subprocess_spawner(argv, os.environ), "vllm": subprocess_spawner(vllm, os.environ)}
+        )
         spare = SpareEngine(partial(spawn_waiting, argv, os.environ), sleep=asyncio.sleep)
         return Front(
             front_settings,

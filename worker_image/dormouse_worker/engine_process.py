@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -21,12 +20,11 @@ import msgspec
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.exit_codes import EXIT_BROKEN, EXIT_GPU_UNHEALTHY, GROUP_EXITS
-from dormouse_worker.common.frames import FrameSplitter, decode_front, encode_frame
 from dormouse_worker.common.group import GroupPlace, add_group_arguments, place_of
 from dormouse_worker.common.host import Host
-from dormouse_worker.common.ipc import EngineMessage, FrontMessage
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.socket_transport import SocketTransport
 from dormouse_worker.common.stand_in import has_gpu
 from dormouse_worker.common.start import EngineStart
 from dormouse_worker.engine.controller import Controller
@@ -41,42 +39,6 @@ from dormouse_worker.model.memory.gpu_health import GpuFault, GpuLost, HealthChe
 from dormouse_worker.model.memory.nvml import open_nvml
 
 logger = logging.getLogger(__name__)
-
-RECEIVE_BYTES = 1 << 16
-
-
-class SocketTransport:
-    """Implements `engine.loop.Transport` over a connected stream socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._splitter = FrameSplitter()
-
-    def receive(self, timeout_s: float) -> list[FrontMessage] | None:
-        """See `Transport`. A frame that cannot be decoded ends the connection: the stream is broken."""
-        messages: list[FrontMessage] = []
-        while self._is_readable(timeout_s):
-            try:
-                data = self._socket.recv(RECEIVE_BYTES)
-            except OSError:
-                return None
-            if not data:
-                return None
-            for payload in self._splitter.feed(data):
-                messages.extend(decode_front(payload))
-            timeout_s = 0.0
-        return messages
-
-    def send(self, message: EngineMessage) -> None:
-        """See `Transport`."""
-        try:
-            self._socket.sendall(encode_frame([message]))
-        except OSError as error:
-            logger.warning("the front is gone: %s", error)
-
-    def _is_readable(self, timeout_s: float) -> bool:
-        readable, _, _ = select.select([self._socket], [], [], timeout_s)
-        return bool(readable)
 
 
 def open_gpu(settings: EngineSettings) -> Nvml | None:

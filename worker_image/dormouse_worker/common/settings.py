@@ -259,6 +259,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = "auto"
+    runtime: Annotated[
+        Literal["dormouse", "vllm"],
+        _flag(
+            "whose engine computes: dormouse = our own (default {default}); vllm = vLLM's, of the interpreter "
+            "--engine-python, which has it installed; docs/how-to/vllm.md says what it does not do"
+        ),
+    ] = "dormouse"
     engine_runtime: Annotated[
         Literal["auto", "torch"],
         _flag(

@@ -18,7 +18,7 @@ from dormouse_worker.engine.keeping import make_keeper
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
-from dormouse_worker.engine.stepping import Stepper
+from dormouse_worker.engine.stepping import BringsEngine, Stepper
 from dormouse_worker.engine.swap import SwapSpace
 
 MOST_WHERE_IT_RUNS_AHEAD = 2  # batches: one that the device computes, one that waits behind it
@@ -35,6 +35,8 @@ def build_stepper(
     task: str = GENERATE,
 ) -> Stepper:
     """Return an idle engine for whatever the ranks give: one that needs no blocks makes vectors."""
+    if isinstance(executor, BringsEngine):
+        return executor.make_stepper()
     if task == TRANSCRIBE:
         assert isinstance(executor, SpeechExecutor), "who transcribes reads sound"
         return SpeechEngine(executor, SpeechLimits(agreed[0], report.max_model_len), clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.engine.block_keeper import NoKeeper
@@ -59,3 +59,11 @@ class Stepper(Protocol):
     def verify(self, executor: Executor) -> str: ...  # noqa: D102
 
     def check_integrity(self) -> None: ...  # noqa: D102
+
+
+@runtime_checkable
+class BringsEngine(Protocol):
+    """An executor with an engine of its own in place of ours."""
+
+    def make_stepper(self) -> Stepper:
+        """Return an idle engine over the allocated cache."""

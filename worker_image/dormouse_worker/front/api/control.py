@@ -24,7 +24,7 @@ from dormouse_worker.front.api.wire import to_report
 from dormouse_worker.front.engine.adapters import Adapters
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
-from dormouse_worker.front.engine.refusals import precondition, require
+from dormouse_worker.front.engine.refusals import precondition, require, require_level
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
 from dormouse_worker.front.telemetry.profiling import trace_directory
@@ -99,7 +99,9 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # hanging up while it drains opens the worker again
         self._worker.take_epoch(request.epoch)
         counter = request.request_counter if request.HasField("request_counter") else None
-        is_standby = _sleep(request) is None  # what Sleep would refuse is refused before anybody is turned away
+        command = _sleep(request)
+        require_level(self._worker, command)
+        is_standby = command is None  # what Sleep would refuse is refused before anybody is turned away
         accepted = await self._conductor.prepare_sleep(counter, must_abort=_must_abort(request), is_standby=is_standby)
         return pb.PrepareSleepResponse(request_counter=accepted)
 
@@ -109,6 +111,7 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # hanging up while it drains cancels the sleep; afterwards it goes on
         self._worker.take_epoch(request.epoch)
         command = _sleep(request)
+        require_level(self._worker, command)
         if command is None:
             await self._conductor.stand_by(must_abort=_must_abort(request))
         else:

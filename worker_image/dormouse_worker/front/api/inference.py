@@ -24,6 +24,7 @@ from dormouse_worker.front.requests.caller import Caller, TimeLimit, Timeouts, c
 from dormouse_worker.front.requests.embedding import embed
 from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
+from dormouse_worker.front.requests.runtimes import check_decides
 from dormouse_worker.front.requests.scoring import classify, score
 from dormouse_worker.front.speech.transcribing import transcribe
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
@@ -90,6 +91,7 @@ class InferenceService(rpc.InferenceServicer):
     async def Decide(self, request: pb.DecideRequest, context: Context) -> pb.DecideResponse:
         """Answer questions by how likely their labels are."""
         model, caller, time_limit = self._whole(request.model, context, ("Decide", GENERATE))
+        check_decides(self._worker.served.edition.engine.runtime)
         return await in_time(decide(self._worker, model, request, caller), time_limit)
 
     async def Transcribe(self, request: pb.TranscribeRequest, context: Context) -> AsyncIterator[pb.TranscribeResponse]:

@@ -34,6 +34,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "standalone": "--standalone",
         "device_grants": "--device-grants",
         "spare_engine": "--spare-engine",
+        "engine_python": "--engine-python",
         "enable_reflection": "--enable-reflection",
         "profiler_dir": "--profiler-dir",
         "lora_modules": "--lora-modules",

@@ -15,6 +15,7 @@ from dormouse_worker.common.start import EngineStart
 from dormouse_worker.front.engine.sides import Spawn, SpawnFor
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
+VLLM_LAUNCHER = Path(__file__).parents[2] / "foreign" / "vllm" / "launch.py"
 # How long to read on after the end. Ranks of a killed engine hold the pipe, and their devices, until they are gone,
 # too: nobody else may be given these before. What outlives the engine for other reasons is not waited for longer.
 LAST_WORDS_S = 5.0
@@ -74,6 +75,16 @@ def subprocess_spawner(argv: Sequence[str], environ: Mapping[str, str]) -> Spawn
         return SubprocessEngine(process)
 
     return spawn_for
+
+
+def runtime_spawner(spawners: Mapping[str, SpawnFor]) -> SpawnFor:
+    """Return what starts the engine of the runtime that the settings name."""
+    return lambda settings: spawners[settings.runtime](settings)
+
+
+def vllm_argv(engine_python: str) -> tuple[str, ...]:
+    """Return the command of an engine of vLLM's. -P: where the launcher lies nobody's modules are looked for."""
+    return (engine_python or sys.executable, "-P", str(VLLM_LAUNCHER))
 
 
 class WaitingEngine(SubprocessEngine):

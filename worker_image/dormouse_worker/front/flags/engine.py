@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.foreign.vllm.options import check_vllm_settings
 from dormouse_worker.front.flags import flag_types
 
 
@@ -54,6 +57,29 @@ def add_engine_care_flags(group: argparse._ArgumentGroup) -> None:
         help="keep a second engine process that has imported its libraries, with neither model nor device, so that an "
         "engine that died or that STANDBY ended is back sooner; takes some 400 MiB of host memory",
     )
+
+
+def add_runtime_flags(group: argparse._ArgumentGroup) -> None:
+    """Add what other people's engines need; `settings` reads it."""
+    group.add_argument(
+        "--engine-python",
+        default="",
+        metavar="PATH",
+        help="the Python in which the engine of --runtime vllm runs: one that has it installed (default: ours)",
+    )
+
+
+def check_runtime_flags(parser: argparse.ArgumentParser, flags: argparse.Namespace, engine: EngineSettings) -> None:
+    """End like any bad flag does where another engine than ours would be asked for what it does not do."""
+    if engine.runtime == "dormouse":
+        return
+    for name in ("spare_engine", "device_grants", "profiler_dir"):
+        if getattr(flags, name):
+            parser.error(f"argument --{name.replace('_', '-')}: not allowed with --runtime {engine.runtime}")
+    try:
+        check_vllm_settings(engine)
+    except InvalidSettings as error:
+        parser.error(f"argument --runtime: {error}")
 
 
 def add_grant_flags(group: argparse._ArgumentGroup) -> None:

@@ -34,7 +34,7 @@ def add_model_flags(group: argparse._ArgumentGroup) -> None:
         type=flag_types.name,
         help="name that requests may use; repeat for more (default: the directory's name)",
     )
-    add_knobs(group, "task", "dtype", "load_format", "quantization", "model_impl")
+    add_knobs(group, "runtime", "task", "dtype", "load_format", "quantization", "model_impl")
     add_knobs(group, "max_model_len", type=flag_types.integer(1, KNOBS["max_model_len"].meta.le))
     add_knobs(group, "tool_call_parser", "reasoning_parser", "tokenizer_cache", "profile_cache", "image_dir")
     add_knobs(group, "seed")

@@ -6,7 +6,7 @@ import argparse
 
 from dormouse_api.names import CONTROL_PORT, INFERENCE_PORT, METRICS_PORT
 from dormouse_worker.front.flags import flag_types
-from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags
+from dormouse_worker.front.flags.engine import add_engine_care_flags, add_grant_flags, add_runtime_flags
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.speech.limits import AudioLimits
 
@@ -19,6 +19,7 @@ def add_serving_flags(group: argparse._ArgumentGroup) -> None:
     _add_images(group)
     _add_sounds(group)
     add_engine_care_flags(group)
+    add_runtime_flags(group)
     group.add_argument(
         "--standalone",
         action="store_true",

@@ -15,7 +15,7 @@ from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.private_folder import default_folder
 from dormouse_worker.front.flags.developer import add_developer_flags
-from dormouse_worker.front.flags.engine import check_grant_flags, check_spare_flags
+from dormouse_worker.front.flags.engine import check_grant_flags, check_runtime_flags, check_spare_flags
 from dormouse_worker.front.flags.group import add_group_flags, check_group_flags, place_of_flags
 from dormouse_worker.front.flags.model import add_engine_flags, add_model_flags, check_lora_flags, engine_settings
 from dormouse_worker.front.flags.serving import add_serving_flags
@@ -75,6 +75,7 @@ class FrontSettings:
     lora_tokens: Path = Path("/adapter-tokens")  # the hub's tokens, SECRET/KEY below
     environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # for who asks the hub
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
+    engine_python: str = ""  # the interpreter of engines that are not ours; "" = ours
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
     sounds: AudioLimits = field(default_factory=AudioLimits)  # where the model reads sound
@@ -120,6 +121,7 @@ def _parse(
     check_group_flags(parser, flags)
     check_grant_flags(parser, flags)
     check_spare_flags(parser, flags)
+    check_runtime_flags(parser, flags, engine)
     check_lora_flags(parser, flags)
     return _front_settings(parser, flags, environ, engine.digest()), engine
 
@@ -149,6 +151,7 @@ def _front_settings(
         standalone=flags.standalone,
         device_grants=flags.device_grants,
         spare_engine=flags.spare_engine,
+        engine_python=flags.engine_python,
         enable_reflection=flags.enable_reflection,
         profiler_dir=flags.profiler_dir,
         log_level=flags.log_level,

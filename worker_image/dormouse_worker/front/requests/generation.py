@@ -25,6 +25,7 @@ from dormouse_worker.front.requests.caller import Caller, TimeLimit
 from dormouse_worker.front.requests.choices import Choices
 from dormouse_worker.front.requests.in_flight import Order
 from dormouse_worker.front.requests.reply import Facts, Reply
+from dormouse_worker.front.requests.runtimes import check_runtime, check_unbound
 from dormouse_worker.front.requests.sampling import Prepared, choices, resumed_choice, to_sampling
 from dormouse_worker.front.requests.streams import OutputStream, Times
 from dormouse_worker.front.requests.wake_event import WakeEvent
@@ -106,6 +107,7 @@ async def _begin(
 ) -> Generation:
     arrival_s = worker.clock()
     validation.check_request(request, model.card.vocab_size, from_gateway=caller.is_gateway)
+    check_runtime(request, worker.served.edition.engine.runtime)
     if not worker.adapters.on_its_way(request.model, model.names):
         _choose_adapter(worker, model, request)
     num_choices = request.sampling_params.n or 1
@@ -124,6 +126,7 @@ async def _begin(
         prediction = await _prediction(worker, model, request, caller, max_tokens)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
         parsing = read_parsing(model, request, prompt)
+        check_unbound(parsing, worker.served.edition.engine.runtime)
         grammar = await bind(model, request, parsing, caller.name)
         first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
         ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
