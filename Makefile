@@ -112,6 +112,7 @@ test: prepare ## All set-up, then every test but the slow ones (what needs no cl
 .PHONY: test-long
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
 	$(PY) -m localkube.extras
+	$(MAKE) bench-peers
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 	$(PY) -m pytest -n 2 -m "slow and not cluster and not gpu" tests $(APART) --durations=0
 	$(PY) -m pytest -n 2 --dist loadfile -m "slow and not cluster and not gpu" tests/integration --durations=0

@@ -247,7 +247,7 @@ class Subject:
             return self.until(lambda status: status.state == control.WORKER_STATE_PROFILED, "PROFILED")
 
     def asleep(self) -> control.WorkerStatus:
-        """Let it sleep, at the lightest level that it claims but standby. Raises Blocked, Unclaimed if there is none."""
+        """Let it sleep, at the lightest level that it claims but standby. Raises Blocked, Unclaimed."""
         levels = {Capability.SLEEP_LEVEL_1: 1, Capability.SLEEP_LEVEL_2: 2}
         level = next((level for name, level in levels.items() if name in self.claims), None)
         if level is None:

@@ -35,7 +35,7 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of 
 }
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
-    *("attention_backend", "engine_runtime", "worker_cls", "worker_extension_cls"),
+    *("attention_backend", "engine_runtime", "runtime", "worker_cls", "worker_extension_cls"),
     # a grant's words
     *("device_memory_budget_bytes", "device_memory_reserve_bytes", "device_memory_sharers", "expected_device"),
     "image_dir",  # between front and engine of one worker

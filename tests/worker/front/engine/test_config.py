@@ -40,6 +40,7 @@ OTHERWISE = {
     "--master-port": "8",
     "--device-grants": None,
     "--spare-engine": None,
+    "--engine-python": "/vllm/bin/python",
     "--lora-modules": "sql=/adapters/sql",
     "--lora-cache": "/caches/adapters",
     "--lora-tokens": "/tokens",

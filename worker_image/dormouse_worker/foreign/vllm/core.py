@@ -14,6 +14,7 @@ from typing import Any
 import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
@@ -59,7 +60,7 @@ class VllmCore:
         try:
             options = engine_options(self._settings)
             self._config = EngineArgs(distributed_executor_backend=PatientExecutor, **options).create_engine_config()
-        except ValueError as error:  # pydantic's is one
+        except (ValueError, VLLMClientError) as error:  # pydantic's is a ValueError
             raise InvalidSettings(f"vLLM refuses these settings: {error}") from error
         model = self._config.model_config
         if model.runner_type != "generate":
@@ -105,7 +106,10 @@ class VllmCore:
 
     def add(self, request: VllmRequest) -> None:
         """See `Core`."""
-        params = SamplingParams(**request.params)
+        try:
+            params = SamplingParams(**request.params)
+        except VLLMClientError as error:
+            raise ValueError(str(error)) from error
         params._bad_words_token_ids = request.bad_words_token_ids or None  # noqa: SLF001  there is no other way
         ours = EngineCoreRequest(
             request_id=request.request_id,

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.exit_codes import EXIT_BROKEN
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.processes import die_with_parent
@@ -48,8 +49,12 @@ def serve(settings: EngineSettings, transport: SocketTransport) -> int:
     def make_core() -> Core:
         cores = sorted(os.sched_getaffinity(0))[: host.num_threads(settings.threads)]
         os.environ.update(variables(settings, os.environ, cores))
-        from dormouse_worker.foreign.vllm.core import VllmCore
-
+        try:
+            from dormouse_worker.foreign.vllm.core import VllmCore
+        except ModuleNotFoundError as error:
+            raise InvalidSettings(
+                f"{error}: --engine-python has to name one that has vLLM, not {sys.executable}"
+            ) from error
         return VllmCore(settings)
 
     executor = VllmExecutor(settings, make_core, ResidentMeter(host, settings))

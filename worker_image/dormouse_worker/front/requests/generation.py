@@ -25,7 +25,7 @@ from dormouse_worker.front.requests.caller import Caller, TimeLimit
 from dormouse_worker.front.requests.choices import Choices
 from dormouse_worker.front.requests.in_flight import Order
 from dormouse_worker.front.requests.reply import Facts, Reply
-from dormouse_worker.front.requests.runtimes import check_runtime, check_unbound
+from dormouse_worker.front.requests.runtimes import check_chosen, check_runtime, check_unbound
 from dormouse_worker.front.requests.sampling import Prepared, choices, resumed_choice, to_sampling
 from dormouse_worker.front.requests.streams import OutputStream, Times
 from dormouse_worker.front.requests.wake_event import WakeEvent
@@ -129,6 +129,7 @@ async def _begin(
         check_unbound(parsing, worker.served.edition.engine.runtime)
         grammar = await bind(model, request, parsing, caller.name)
         first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
+        check_chosen(first, worker.served.edition.engine.runtime)
         ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
         parsers = parsing.parsers(num_choices) if parsing else []
         markers = parsing.grammar.markers if parsing else frozenset[str]()

@@ -7,10 +7,12 @@ import grpc
 from dormouse_api.images import images_of
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests.answer_parts import Parsing
 from dormouse_worker.front.requests.validation import refuse
 
 OURS = "dormouse"
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # of vLLM's, which refuses what is above and raises what is below
 
 
 def check_runtime(request: pb.GenerateRequest, runtime: str) -> None:
@@ -36,6 +38,14 @@ def check_unbound(parsing: Parsing | None, runtime: str) -> None:
         refuse("answer_parsing", "with a call that is forced", f"none forced: this worker's runtime is {runtime}")
     if parsing.strict:
         refuse("chat.tools", f"strict for {parsing.strict[:64]!r}", f"not strict: this worker's runtime is {runtime}")
+
+
+def check_chosen(sampling: Sampling, runtime: str) -> None:
+    """Raise CallError INVALID_ARGUMENT for parameters, the model's own among them, that this runtime would change."""
+    is_greedy, is_taken = sampling.temperature == 0, MIN_TEMPERATURE <= sampling.temperature <= MAX_TEMPERATURE
+    if runtime != OURS and not (is_greedy or is_taken):
+        limit = f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}: this worker's runtime is {runtime}"
+        refuse("sampling_params.temperature", f"{sampling.temperature:g}", limit)
 
 
 def check_decides(runtime: str) -> None:
