@@ -28,6 +28,7 @@
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
     canary      errors that users see of a canary that fails, over two gateways (platform.json)
     conformance the conformance kit on our worker, a stand-in, and 83 mutants of it (platform.json)
+    vllm_worker a worker with vLLM's engine beside vLLM's own server; the conformance kit on it (platform.json)
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
@@ -72,6 +73,7 @@ from bench import (
     tasks,
     tenants,
     throughput,
+    vllm_worker,
 )
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
 from bench.results import print_table
@@ -105,6 +107,7 @@ BENCHMARKS: dict[str, Measure] = {
     "quantized": quantized.measure,
     "adapter_routing": adapter_routing.measure,
     "tenants": tenants.measure,
+    "vllm_worker": vllm_worker.measure,
 }
 
 

@@ -27,6 +27,7 @@ FILES = {
     "from_zero": "startup",
     "switch": "pools",
     "tenants": "platform",
+    "vllm_worker": "platform",
 }  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
     {
@@ -41,6 +42,7 @@ IN_PARTS = frozenset(
         "startup",
         "switch",
         "tenants",
+        "vllm_worker",
     }
 )  # in parts: rows that a run does not have stay in the file
 
