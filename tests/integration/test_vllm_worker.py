@@ -21,14 +21,16 @@ PATIENCE_S = 240.0  # vLLM is imported and compiles at each start
 
 @pytest.fixture(scope="module")
 def vllm_worker(start_worker, tiny_model) -> Worker:
+    """A worker whose engine is vLLM's, profiled."""
     wanted = peer_variables(sorted(os.sched_getaffinity(0)), {})
     variables = [f"{name}={text}" for name, text in wanted.items() if name != "VLLM_CPU_KVCACHE_SPACE"]
     flags = ("--runtime", "vllm", "--engine-python", str(peer_python()))
-    return start_worker(tiny_model, *flags, prefix=("env", *variables))
+    worker = start_worker(tiny_model, *flags, prefix=("env", *variables))
+    worker.until(lambda status: status.state == control.WORKER_STATE_PROFILED, PATIENCE_S)
+    return worker
 
 
 def test_it_keeps_every_rule_of_the_worker_protocol_that_it_claims(vllm_worker):
-    vllm_worker.until(lambda status: status.state == control.WORKER_STATE_PROFILED, PATIENCE_S)
     found = findings(target(vllm_worker.port, vllm_worker.control_port, PATIENCE_S))
     assert set(vllm_worker.status().capabilities) == {
         Capability.STANDBY,
