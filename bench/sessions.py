@@ -22,6 +22,7 @@ from statistics import median
 
 from rich.console import Console
 
+from bench import hand_over
 from bench.client import TIMEOUT_S, to_message
 from bench.helpers import Helper, Job
 from bench.models import SHAPES, ensure_model
@@ -55,7 +56,12 @@ class Laps:
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     model = ensure_model(MODEL, "bf16")
-    return [*_over_gaps(model, options, console), _beside_none(model, options, console)]
+    flags = ("--max-model-len", "4096", "--threads", str(options.threads))
+    return [
+        *_over_gaps(model, options, console),
+        hand_over.measure(model, flags, options, console),
+        _beside_none(model, options, console),
+    ]
 
 
 def _over_gaps(model: Path, options: Options, console: Console) -> Iterator[Row]:

@@ -111,6 +111,12 @@ class Worker:
         request = control.WakeUpRequest(epoch=EPOCH)
         self._control.WakeUp(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
 
+    def give_up(self) -> None:
+        """Have it end what it runs, as where that goes on elsewhere, and serve again."""
+        request = control.PrepareSleepRequest(epoch=EPOCH, level=1, mode=control.DRAIN_MODE_ABORT)
+        self._control.PrepareSleep(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+        self.wake_up()
+
     def open(self) -> None:
         """Wait until the worker was profiled and make it READY."""
         for status in self.statuses():

@@ -86,6 +86,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_kv_blocks_agreed": "blocks",
     "dormouse_kv_blocks_allocated": "blocks",
     "dormouse_kv_store_found": "blocks",
+    "dormouse_kv_store_handed_over": "blocks",
     "dormouse_kv_store_hits": "blocks",
     "dormouse_kv_store_misses": "blocks",
     "dormouse_kv_store_writes": "blocks",

@@ -8,11 +8,13 @@ from dormouse_worker.common.commands import (
     ResetPrefixCache,
     SaveShardedState,
     Shutdown,
+    Sleep,
     StartProfile,
     StopProfile,
+    WakeUp,
 )
 from dormouse_worker.common.errors import InsufficientMemory, ModelNotFound
-from dormouse_worker.common.ipc import AbortRequests, ModelInfo, State, StepOutputs, StoreCounts
+from dormouse_worker.common.ipc import AbortRequests, Leave, ModelInfo, State, StepOutputs, StoreCounts
 from dormouse_worker.common.lifecycle import ALLOWED_IN
 from dormouse_worker.engine.testing import make_add, make_report
 from tests.worker.each_command import EACH_COMMAND
@@ -162,6 +164,15 @@ class TestRequests:
         ready.controller.rest()
         assert ready.sent[-1].kv_store == counts
         assert ready.sent[-1].outputs == []
+
+    def test_requests_leave_and_stay_as_the_front_says_and_stay_after_a_sleep(self, ready, monkeypatch):
+        told = []
+        monkeypatch.setattr(ready.controller._engine.keeper, "leave", lambda *, is_leaving: told.append(is_leaving))
+        for message in (Leave(is_leaving=True), Leave(is_leaving=False), Leave(is_leaving=True)):
+            ready.controller.handle(message)
+        ready.command(Sleep(1))
+        ready.command(WakeUp())
+        assert told == [True, False, True, False]
 
     def test_an_abort_of_nothing_known_is_silent(self, ready):
         before = len(ready.sent)

@@ -7,7 +7,7 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dormouse_worker.common.ipc import State
+from dormouse_worker.common.ipc import Leave, State
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -93,3 +93,17 @@ async def test_reflection_is_a_switch(open_house):
     async with open_house() as house:
         with pytest.raises(aio.AioRpcError):
             await services(house)
+
+
+async def test_the_engine_is_told_that_requests_leave_and_that_they_stay_after_all(house):
+    call = await house.begin_request()
+    drain = await house.drained_by(house.operate("Drain", timeout_seconds=5))
+    assert (await house.engine.until_received(lambda message: isinstance(message, Leave))).is_leaving
+    await house.operate("WakeUp")
+    await house.engine.until_received(lambda message: isinstance(message, Leave) and not message.is_leaving)
+    call.cancel()
+    await drain
+    await house.operate("WakeUp")
+    await house.operate("CheckHealth")
+    told = [message.is_leaving for message in house.engine.engine.received if isinstance(message, Leave)]
+    assert told == [True, False], "who is open already is told nothing"

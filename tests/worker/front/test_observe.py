@@ -58,13 +58,21 @@ async def test_what_the_steps_counted_adds_up(house):
 
 async def test_what_became_of_stored_blocks_adds_up_by_reason(house):
     counts = StoreCounts(
-        found=4, hits=3, read_bytes=30, writes=2, written_bytes=20, misses={"damaged": 1}, stored_bytes=70
+        found=4,
+        handed_over=5,
+        hits=3,
+        read_bytes=30,
+        writes=2,
+        written_bytes=20,
+        misses={"damaged": 1},
+        stored_bytes=70,
     )
     for _ in range(2):
         house.engine.say(StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, kv_store=counts))
     await house.collect("hello", max_tokens=3)
     found = await samples(house)
     assert found["dormouse_kv_store_found_total",] == 8
+    assert found["dormouse_kv_store_handed_over_total",] == 10
     assert found["dormouse_kv_store_hits_total",] == 6
     assert found["dormouse_kv_store_read_bytes_total",] == 60
     assert found["dormouse_kv_store_writes_total",] == 4

@@ -75,6 +75,12 @@ class AbortRequests(msgspec.Struct, frozen=True, tag=True):
     request_ids: list[str]
 
 
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Whether sequences are to go on elsewhere, and their blocks with them. It may come twice, and too late."""
+
+    is_leaving: bool
+
+
 class CommandRequest(msgspec.Struct, frozen=True, tag=True):
     """One command for the rank's worker; answered by one `CommandResult` with the same id."""
 
@@ -207,6 +213,7 @@ class StoreCounts(msgspec.Struct, frozen=True):
     read_bytes: int = 0
     writes: int = 0  # blocks written
     written_bytes: int = 0
+    handed_over: int = 0  # blocks of streams that were to go on elsewhere
     misses: dict[str, int] = {}  # reason → blocks that were thought to be there, or were not kept
     stored_bytes: int = 0  # what the store holds now
 
@@ -246,5 +253,5 @@ class CommandResult(msgspec.Struct, frozen=True, tag=True):
 
 
 Added = AddRequest | AddPooling | AddWindow  # what an engine takes one by one
-FrontMessage = Added | AddDecision | AbortRequests | CommandRequest
+FrontMessage = Added | AddDecision | AbortRequests | Leave | CommandRequest
 EngineMessage = EngineStatus | StepOutputs | Heartbeat | CommandResult

@@ -9,7 +9,7 @@ Knows no tokens and no tensors. Blocks are handed out free ones first, then cach
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from dormouse_worker.engine.prefix import BlockHash
@@ -31,6 +31,7 @@ class BlockPool:
         self._key_of: dict[int, Key] = {}
         self.keeps_evicted = False  # set by whoever asks for them
         self._evicted: list[tuple[int, Key]] = []
+        self._named: deque[tuple[int, Key]] | None = None  # those of whoever asks for them
 
     def __repr__(self) -> str:
         return (
@@ -94,6 +95,17 @@ class BlockPool:
         if block not in self._key_of and key not in self._block_of:
             self._block_of[key] = block
             self._key_of[block] = key
+            if self._named is not None:
+                self._named.append((block, key))
+
+    def note_named(self) -> deque[tuple[int, Key]]:
+        """Return a queue of the used blocks with a name; it gets those that are named from now on."""
+        self._named = deque((block, key) for block, key in self._key_of.items() if self._num_holders[block])
+        return self._named
+
+    def stop_noting(self) -> None:
+        """Put nothing into that queue any more."""
+        self._named = None
 
     def forget_prefixes(self) -> None:
         """Forget what every block holds."""

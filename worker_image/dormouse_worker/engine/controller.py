@@ -29,6 +29,7 @@ from dormouse_worker.common.ipc import (
     CommandResult,
     EngineMessage,
     FrontMessage,
+    Leave,
     State,
 )
 from dormouse_worker.common.lifecycle import why_not
@@ -85,7 +86,7 @@ class Controller:
             InitializeCache: self._initialize_cache,
             AbortAll: self._abort_all,
             Sleep: self._sleep,
-            PrepareWakeUp: self._prepare_wake_up,
+            PrepareWakeUp: lambda command: self._sleeping.prepare_wake_up(command.tags),  # the missing bytes
             WakeUp: self._wake_up,
             ResetPrefixCache: self._reset_prefix_cache,
             Shutdown: self._shutdown,
@@ -131,6 +132,8 @@ class Controller:
                 self._add(request)
         elif isinstance(message, AbortRequests):
             self._abort(message)
+        elif isinstance(message, Leave):
+            resting.leave(self._engine, message)
         elif isinstance(message.command, AddLora):
             self._loads.begin(message)
         else:
@@ -249,17 +252,13 @@ class Controller:
 
     def _abort_all(self, _: AbortAll | Shutdown) -> None:
         if self._engine is not None and self._engine.has_work:
-            self._send(self._engine.outputs([*self._engine.abort_all()]))
+            self._send(resting.give_up(self._engine))
 
     def _sleep(self, command: Sleep) -> None:
         self._require_idle("sleep")
         self.save_blocks(SAVE_BEFORE_SLEEP_S)
         with self._failures.passing_refusals():
             self._sleeping.sleep(command, self._built())
-
-    def _prepare_wake_up(self, command: PrepareWakeUp) -> int:
-        """Reserve; the bytes that are missing stand in the answer."""
-        return self._sleeping.prepare_wake_up(command.tags)
 
     def _wake_up(self, command: WakeUp) -> None:
         with self._failures.passing_refusals(Damaged):
@@ -283,6 +282,7 @@ class Controller:
     def _open(self) -> None:
         """Enter READY; the ranks know nothing of any sequence yet, or any more."""
         self._built().forget_ranks()
+        self._built().keeper.leave(is_leaving=False)  # the front has forgotten a draining
         num_gpu_blocks, num_cpu_blocks = self._agreed
         self._teller.change(State.READY, num_gpu_blocks=num_gpu_blocks, num_cpu_blocks=num_cpu_blocks)
 

@@ -9,11 +9,11 @@ from copy import copy
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, AddRequest, DraftCounts, StepOutputs, TokenOutput
 from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals
-from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor, ModelExecutor
 from dormouse_worker.engine.forward_pass import Counters
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.images.intake import why_no_images
+from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
@@ -119,6 +119,8 @@ class Engine:
     def step(self) -> StepOutputs | None:
         """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
         self.keeper.turn()
+        if not self._under_way:
+            self.keeper.hand_on()
         self._hand_over()
         if self._under_way:
             return self._collect()

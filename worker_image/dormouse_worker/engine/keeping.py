@@ -9,8 +9,9 @@ from typing import Protocol, runtime_checkable
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.engine.block_keeper import BlockCopier, BlockKeeper, NoKeeper
+from dormouse_worker.engine.block_keeper import BlockCopier, BlockKeeper
 from dormouse_worker.engine.block_tables import BlockTables
+from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.kv_store.file_store import FileBlockStore
 from dormouse_worker.kv_store.interface import BlockStore
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
@@ -77,6 +77,7 @@ class Neighbours:
         self._newest: Question | None = None  # asked since the last turn; answered last
         self._late: Question | None = None  # while the thread is in it nobody else asks
         self._alone_until_s = float("-inf")
+        self._around: Future[bool] | None = None
 
     def __repr__(self) -> str:
         return f"Neighbours({len(self._questions)} questions)"
@@ -98,6 +99,16 @@ class Neighbours:
         question = Question(request, hashes, self._num_groups, self._clock() + patience_s)
         self._questions[request.request_id] = request.restore = self._newest = question
         self._asker.submit(self._ask, question)
+
+    def look_around(self) -> None:
+        """Have the store asked whether there are others."""
+        self._around = self._asker.submit(self._store.is_shared)
+
+    def are_there(self, timeout_s: float = 0.0) -> bool:
+        """Return whether there were others when it was last asked, if that is known within so long."""
+        if self._around is not None and timeout_s:
+            wait([self._around], timeout_s)
+        return self._around is not None and self._around.done() and self._around.result()
 
     def cancel(self, request_ids: Iterable[str]) -> None:
         """These requests have ended."""

@@ -1,11 +1,11 @@
-"""What is done while nothing runs: blocks are recounted, and let outlive their memory."""
+"""What is done where nothing runs, or nothing will: blocks are recounted, and let outlive their memory."""
 
 from __future__ import annotations
 
 import msgspec
 
 from dormouse_worker.common.commands import KV_CACHE
-from dormouse_worker.common.ipc import EngineStatus, StepOutputs
+from dormouse_worker.common.ipc import EngineStatus, Leave, StepOutputs
 from dormouse_worker.engine.stepping import Stepper
 
 
@@ -23,6 +23,19 @@ def save_blocks(engine: Stepper, status: EngineStatus, timeout_s: float) -> None
     """Save cached blocks as far as there is time."""
     if _is_cache_awake(status):
         engine.keeper.save_all(timeout_s)
+
+
+def leave(engine: Stepper | None, message: Leave) -> None:
+    """Let requests take their blocks along, if there are any."""
+    if engine is not None:
+        engine.keeper.leave(is_leaving=message.is_leaving)
+
+
+def give_up(engine: Stepper) -> StepOutputs:
+    """End every request; return their last outputs, when others can read its blocks."""
+    ended = engine.abort_all()
+    engine.keeper.hand_over()
+    return engine.outputs([*ended])
 
 
 def _is_cache_awake(status: EngineStatus) -> bool:

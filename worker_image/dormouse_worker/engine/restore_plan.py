@@ -62,6 +62,7 @@ class Rates:
 
     tokens_per_s: float = 0.0  # of passes over prompts
     bytes_per_s: float = 0.0  # of reading from the store
+    written_per_s: float = 0.0  # bytes, of writing to it
     num_left: int = 0  # readings that were not worth it
 
     def note_pass(self, num_tokens: int, seconds: float) -> None:
@@ -71,6 +72,10 @@ class Rates:
     def note_read(self, num_bytes: int, seconds: float) -> None:
         """Reading took so long."""
         self.bytes_per_s = _mean(self.bytes_per_s, num_bytes, seconds)
+
+    def note_write(self, num_bytes: int, seconds: float) -> None:
+        """Writing took so long."""
+        self.written_per_s = _mean(self.written_per_s, num_bytes, seconds)
 
     def recompute_s(self, num_tokens: int) -> float:
         """Return what computing these takes; 0 = not known."""
@@ -87,6 +92,12 @@ class Rates:
             return True
         self.num_left += 1
         return self.num_left % TRY_EVERY == 0
+
+    def is_worth_handing_over(self, num_tokens: int, num_bytes: int) -> bool:
+        """Return whether writing the bytes and reading them, as fast as here, is cheaper than computing the tokens."""
+        recompute_s = self.recompute_s(num_tokens)
+        write_s = num_bytes / self.written_per_s if self.written_per_s else 0.0
+        return not recompute_s or write_s + self.read_s(num_bytes) < recompute_s
 
 
 def _mean(before: float, amount: int, seconds: float) -> float:

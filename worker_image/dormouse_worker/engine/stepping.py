@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dormouse_worker.common.ipc import Added, StepOutputs
-from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.no_keeper import NoKeeper
 
 
 class Stepper(Protocol):

@@ -96,9 +96,17 @@ class Reading:
 class StoreThreads:
     """Owns the threads and the memory that they work on."""
 
-    def __init__(self, store: BlockStore, block_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        block_bytes: int,
+        clock: Callable[[], float],
+        note_write: Callable[[int, float], None] = lambda _bytes, _seconds: None,
+    ) -> None:
+        """`note_write(bytes, seconds)` is called by the thread that writes."""
+        self._note_write = note_write
         self._store = store
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
         self._clock = clock
         self._blocks_per_chunk = max(1, CHUNK_BYTES // block_bytes)
         self._free: deque[bytearray] = deque()
@@ -128,13 +136,13 @@ class StoreThreads:
     def room_for_writes(self) -> int:
         """Return how many blocks `write` takes now."""
         least = 0 if self._written else 1
-        return max(least, (MAX_WRITE_BYTES - self._bytes_under_way) // self._block_bytes)
+        return max(least, (MAX_WRITE_BYTES - self._bytes_under_way) // self.block_bytes)
 
     def write(self, blocks: Sequence[Block], recompute_s: float) -> None:
         """Begin to write blocks, those first that shall last longest; there is room."""
         self._names_under_way.update(block.name for block in blocks)
-        self._bytes_under_way += len(blocks) * self._block_bytes
-        self._written.append((self._writer.submit(self._store.write, blocks, recompute_s), blocks))
+        self._bytes_under_way += len(blocks) * self.block_bytes
+        self._written.append((self._writer.submit(self._write, blocks, recompute_s), blocks))
 
     def take_written(self, timeout_s: float = 0.0) -> list[tuple[int, dict[Miss, int]]]:
         """Return what became of the oldest writes, once the first is done: how many blocks, and which were lost why."""
@@ -144,13 +152,20 @@ class StoreThreads:
         while self._written and self._written[0][0].done():
             future, blocks = self._written.popleft()
             self._names_under_way.difference_update(block.name for block in blocks)
-            self._bytes_under_way -= len(blocks) * self._block_bytes
+            self._bytes_under_way -= len(blocks) * self.block_bytes
             ended.append((len(blocks), future.result()))
         return ended
 
     def run(self, work: Callable[[], None]) -> None:
         """Have something done by the thread that writes, behind what it writes."""
         self._writer.submit(work)
+
+    def _write(self, blocks: Sequence[Block], recompute_s: float) -> dict[Miss, int]:
+        began_s = self._clock()
+        lost = self._store.write(blocks, recompute_s)
+        if not lost:
+            self._note_write(len(blocks) * self.block_bytes, self._clock() - began_s)
+        return lost
 
     def _read(self, reading: Reading, note_read: Callable[[int, float], None]) -> None:
         try:
@@ -166,13 +181,13 @@ class StoreThreads:
             if reading.is_given_up:
                 return False
         keys = reading.keys[start : start + self._blocks_per_chunk]
-        data = self._free.popleft() if self._free else bytearray(self._blocks_per_chunk * self._block_bytes)
+        data = self._free.popleft() if self._free else bytearray(self._blocks_per_chunk * self.block_bytes)
         began_s = self._clock()
         count = self._fill(reading, keys, data)
         if not count:
             self._give_back(data)
             return False
-        note_read(count * self._block_bytes, self._clock() - began_s)
+        note_read(count * self.block_bytes, self._clock() - began_s)
         reading.put(Chunk(keys[:count], data, self._give_back))
         return count == len(keys)
 
@@ -181,7 +196,7 @@ class StoreThreads:
         for index, key in enumerate(keys):
             if reading.is_given_up:
                 return index
-            place = memoryview(data)[index * self._block_bytes : (index + 1) * self._block_bytes]
+            place = memoryview(data)[index * self.block_bytes : (index + 1) * self.block_bytes]
             miss = self._store.read(name_of(key), place)
             if miss is not None:
                 reading.misses[miss] += 1

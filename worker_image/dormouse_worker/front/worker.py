@@ -18,7 +18,7 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
-from dormouse_worker.common.ipc import EngineStatus, FrontMessage, State, StepOutputs
+from dormouse_worker.common.ipc import EngineStatus, FrontMessage, Leave, State, StepOutputs
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
 from dormouse_worker.front.api.wire import Counts, tell_losses, to_error, to_status
 from dormouse_worker.front.engine.adapter_board import AdapterBoard
@@ -165,12 +165,15 @@ class Worker:
 
     def start_draining(self) -> bool:
         """Refuse new requests from now on; return whether that is news."""
-        is_news = self.board.start_draining()
+        if is_news := self.board.start_draining():
+            self.link.send(Leave(is_leaving=True))
         self.load_changes.notify()
         return is_news
 
     def reopen(self) -> None:
         """End a draining, which also cancels a sleep that waits for it."""
+        if self.board.state is State.DRAINING:
+            self.link.send(Leave(is_leaving=False))
         self.board.stop_draining()
         self.load_changes.notify()
 

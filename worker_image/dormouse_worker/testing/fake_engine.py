@@ -24,6 +24,7 @@ from dormouse_worker.common.ipc import (
     EngineMessage,
     EngineStatus,
     FrontMessage,
+    Leave,
     ModelInfo,
     Sampling,
     State,
@@ -131,6 +132,8 @@ class FakeEngine:
             language = message.language_ids[0] if message.language_ids else -1
             heard = [WindowOutput(message.request_id, list(b" hi"), language_id=language, num_tokens=4)]
             return [StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0, windows=heard)]
+        if isinstance(message, Leave):
+            return []
         muted = [key for key in message.request_ids if key in self._muted]
         self._muted.difference_update(muted)
         if muted:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import Added, AddRequest, Sampling, StepOutputs, TokenOutput
-from dormouse_worker.engine.block_keeper import NoKeeper
 from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.token_outputs import MAX_LOGPROBS_PER_OUTPUT
 from dormouse_worker.foreign.vllm.interface import Core, Piece, Step
 from dormouse_worker.foreign.vllm.logprobs import parts, to_logprobs

@@ -22,6 +22,7 @@ class StoreMetrics:
         self._read = counter("read_bytes", "Bytes read from the store.")
         self._writes = counter("writes", "Blocks written to the store.")
         self._written = counter("written_bytes", "Bytes written to the store.")
+        self._handed_over = counter("handed_over", "Blocks of streams that were to go on at another worker.")
         self._misses = Counter(
             "dormouse_kv_store_misses",
             "Blocks of the store that were not read, or not kept, by reason.",
@@ -41,6 +42,7 @@ class StoreMetrics:
         self._read.labels(name).inc(counts.read_bytes)
         self._writes.labels(name).inc(counts.writes)
         self._written.labels(name).inc(counts.written_bytes)
+        self._handed_over.labels(name).inc(counts.handed_over)
         for reason, number in counts.misses.items():
             self._misses.labels(name, reason).inc(number)
         self._bytes.labels(name).set(counts.stored_bytes)
