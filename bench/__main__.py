@@ -15,6 +15,7 @@
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     sessions    a session of 4,000 tokens after sleeps and in another process, beside computing it; what writing costs
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
+    kv_cache    a cache of 8 bits: perplexity of long contexts, blocks, attention's time (quantized.json)
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, others beside it, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
     tenants     limits of keys over four gateways at ten times their rate; a greedy key beside another (platform.json)
@@ -55,6 +56,7 @@ from bench import (
     gateway,
     groups,
     kernels,
+    kv_cache,
     latency,
     memory,
     multimodal,
@@ -105,6 +107,7 @@ BENCHMARKS: dict[str, Measure] = {
     "adapters": adapters.measure,
     "adapter_offers": adapter_offers.measure,
     "quantized": quantized.measure,
+    "kv_cache": kv_cache.measure,
     "adapter_routing": adapter_routing.measure,
     "tenants": tenants.measure,
     "vllm_worker": vllm_worker.measure,

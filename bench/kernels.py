@@ -82,7 +82,7 @@ def _measure_products(kernels: Kernels, columns: int, outputs: int) -> list[Row]
 
 
 def _measure_attention(what: str, num_seqs: int, num_queries: int, context: int) -> Row:
-    metadata = _describe(num_seqs, num_queries, context)
+    metadata = describe_pass(num_seqs, num_queries, context)
     num_slots = num_seqs * context
     layer = LayerCache(*(torch.randn(num_slots, KV_HEADS, HEAD_SIZE).bfloat16() for _ in range(2)))
     query = torch.randn(num_seqs * num_queries, HEADS, HEAD_SIZE).bfloat16()
@@ -93,7 +93,7 @@ def _measure_attention(what: str, num_seqs: int, num_queries: int, context: int)
     return Row(f"attention, {what}", 1e3 * native_s, "ms", 1e3 * reference_s)
 
 
-def _describe(num_seqs: int, num_queries: int, context: int) -> AttentionMetadata:
+def describe_pass(num_seqs: int, num_queries: int, context: int) -> AttentionMetadata:
     """Return sequences whose blocks lie scattered."""
     num_blocks = -(-context // BLOCK_SIZE)
     tables = np.random.default_rng(1).permutation(num_seqs * num_blocks).reshape(num_seqs, num_blocks)

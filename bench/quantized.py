@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import rich
 from rich.console import Console
@@ -142,12 +142,13 @@ def _many_rows(what: str, laps: Laps) -> Iterator[Row]:
 
 def _perplexities(options: Options, console: Console) -> Iterator[Row]:
     models = {
-        "11.6 M trained": (train(LARGE), _library_text()),
-        "model of make model": (train(Recipe()), _library_text()),
-        "SmolLM2-135M": (demo_model_dir(), _documents()),
+        "11.6 M trained": (train(LARGE), library_text()),
+        "model of make model": (train(Recipe()), library_text()),
+        "SmolLM2-135M": (demo_model_dir(), documents()),
     }
     for name, (model, text) in models.items():
-        found = {method: _perplexity(model, text, method, options) for method in METHODS}
+        windows = windows_of(model, text, WINDOW, NUM_WINDOWS)
+        found = {method: perplexity(model, windows, options, quantization=method) for method in METHODS}
         console.print(f"  {name}: {found}", highlight=False)
         for method in METHODS[1:]:
             goal: Goal | None = PERPLEXITY_GOALS[method]
@@ -157,25 +158,26 @@ def _perplexities(options: Options, console: Console) -> Iterator[Row]:
             yield Row(what, found[method], "", found["none"], goal)
 
 
-def _library_text() -> str:
+def library_text() -> str:
     """Return what is installed beside Python's own library, which nobody saw in training."""
     return (Path(rich.__file__).parent / "console.py").read_text("utf-8")
 
 
-def _documents() -> str:
+def documents() -> str:
+    """Return ours."""
     return "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs" / "concepts").glob("*.md")))
 
 
-def _perplexity(model: Path, text: str, method: Method, options: Options) -> float:
-    """Return that of the text, window by window, each from its second token on."""
+def perplexity(model: Path, windows: Sequence[list[int]], options: Options, **changed: Any) -> float:
+    """Return that of a text, window by window, each from its second token on; `changed` = of the settings."""
     sent = list[EngineMessage]()
     fields = EngineSettings(
         model=str(model),
         dtype="bfloat16",
-        max_model_len=1024,
+        max_model_len=len(windows[0]) + 1,
         kv_cache_memory_bytes=256 << 20,
         threads=options.threads,
-        quantization=method,
+        **changed,
     )
     executor = SingleProcessExecutor(fields, {}, Host())
     controller = Controller(fields, executor, send=sent.append, clock=time.monotonic)
@@ -183,21 +185,22 @@ def _perplexity(model: Path, text: str, method: Method, options: Options) -> flo
     report = executor.get_memory_report()
     assert report is not None, sent[-1]
     controller.handle(CommandRequest(0, InitializeCache(report.num_gpu_blocks)))
-    for number, window in enumerate(_windows(Tokenizer.from_file(str(model / "tokenizer.json")), text)):
+    for number, window in enumerate(windows):
         controller.handle(make_add(str(number), window, max_tokens=1, prompt_logprobs=0))
         while controller.has_work:
             controller.step()
     controller.handle(CommandRequest(1, Shutdown()))
     outputs = [output for message in sent if isinstance(message, StepOutputs) for output in message.outputs]
     found = [row.sampled for output in outputs for row in output.prompt_logprobs or ()]
-    assert len(found) == NUM_WINDOWS * (WINDOW - 1), "every token has one"
+    assert len(found) == sum(len(window) - 1 for window in windows), "every token has one"
     return math.exp(-sum(found) / len(found))
 
 
-def _windows(tokenizer: Tokenizer, text: str) -> list[list[int]]:
-    ids: list[int] = tokenizer.encode(text).ids
-    assert len(ids) >= WINDOW * NUM_WINDOWS, len(ids)
-    return [ids[number * WINDOW : (number + 1) * WINDOW] for number in range(NUM_WINDOWS)]
+def windows_of(model: Path, text: str, size: int, count: int) -> list[list[int]]:
+    """Return the first tokens of a text, so many windows of that size."""
+    ids: list[int] = Tokenizer.from_file(str(model / "tokenizer.json")).encode(text).ids
+    assert len(ids) >= size * count, len(ids)
+    return [ids[number * size : (number + 1) * size] for number in range(count)]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dormouse_worker.model.attention.interface import (
     AttentionMetadata,
     AttentionShape,
 )
+from dormouse_worker.model.cache_rows import plain_keys, plain_values, round_keys, round_values
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 
@@ -32,6 +33,7 @@ class Case:
     group_window: bool = False  # the window is the layer group's: what lies behind it belongs to somebody else
     soft_cap: float | None = None
     has_sinks: bool = False
+    is_rounded: bool = False  # the cache has 8 bits: what is expected is of keys and values after rounding
     spans: tuple[Span, ...] = MIXED
     seed: int = 0
 
@@ -53,6 +55,7 @@ class Case:
             window=self.window,
             has_soft_cap=self.soft_cap is not None,
             has_sinks=self.has_sinks,
+            is_rounded=self.is_rounded,
         )
 
 
@@ -68,6 +71,8 @@ class World:
             torch.full((num_blocks * case.block_size, num_kv_heads, size), float("nan"), dtype=case.dtype)
             for size in case.sizes
         ]
+        stored = (round_keys, round_values) if case.is_rounded else (_as_it_is, _as_it_is)
+        pool = [store(rows) for store, rows in zip(stored, pool, strict=True)]
         blocks = iter(torch.randperm(num_blocks, generator=generator).tolist())
         tables = [[next(blocks) for _ in range(-(-end // case.block_size))] for end in ends]
         sinks = torch.randn(num_heads, generator=generator) if case.has_sinks else None
@@ -81,11 +86,16 @@ class World:
             value = torch.randn(end, num_kv_heads, value_size, generator=generator).to(case.dtype)
             first = _first_seen(case, start)
             slots = [table[p // case.block_size] * case.block_size + p % case.block_size for p in range(end)]
-            for into, rows in zip(pool, (key, value), strict=True):
-                into[slots[first:start]] = rows[first:start]
+            for into, rows, store in zip(pool, (key, value), stored, strict=True):
+                into[slots[first:start]] = store(rows)[first:start]
             queries.append(query)
             keys.append(key[start:])
             values.append(value[start:])
+            if case.is_rounded:
+                key, value = (
+                    plain_keys(round_keys(key), torch.float32),
+                    plain_values(round_values(value), torch.float32),
+                )
             expected.append(textbook(self.call, query, key, value, sinks))
         self.metadata = _describe(case, tables, next(blocks))
         self.layer = LayerCache(*(part.to(device) for part in pool))
@@ -95,14 +105,18 @@ class World:
         )
         self.expected = torch.cat(expected).to(device)
         written = [pool[0].clone(), pool[1].clone()]
-        for into, rows in zip(written, (keys, values), strict=True):
-            into[torch.from_numpy(self.metadata.slot_mapping)] = torch.cat(rows)
+        for into, rows, store in zip(written, (keys, values), stored, strict=True):
+            into[torch.from_numpy(self.metadata.slot_mapping)] = store(torch.cat(rows))
         self._written = [part.to(device) for part in written]
 
     def check_that_nothing_else_was_written(self) -> None:
         """Raise AssertionError if a slot holds something else than it must."""
         for actual, expected in zip((self.layer.key, self.layer.value), self._written, strict=True):
             torch.testing.assert_close(actual, expected, atol=0, rtol=0, equal_nan=True)
+
+
+def _as_it_is(rows: torch.Tensor) -> torch.Tensor:
+    return rows
 
 
 def _first_seen(case: Case, start: int) -> int:

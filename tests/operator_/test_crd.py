@@ -99,6 +99,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "maxNumSeqs": 64,
             "maxNumBatchedTokens": 2048,
             "gpuMemoryUtilization": 0.9,
+            "kvCacheDtype": "auto",
             "prefaultKvCache": False,
             "blockSize": 16,
             "swapSpace": 0,

@@ -27,6 +27,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--max-num-batched-tokens": engine.max_num_batched_tokens,
         "--gpu-memory-utilization": engine.gpu_memory_utilization,
         "--kv-cache-memory": engine.kv_cache_memory_bytes,
+        "--kv-cache-dtype": _unless_auto(engine.kv_cache_dtype),
         "--block-size": engine.block_size,
         "--swap-space": engine.swap_space_bytes or None,
         "--load-format": engine.load_format,

@@ -138,6 +138,7 @@ class Engine:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     kv_cache_memory_bytes: int | None = None
+    kv_cache_dtype: str = "auto"
     prefault_kv_cache: bool = False
     block_size: int | None = None
     swap_space_bytes: int | None = None

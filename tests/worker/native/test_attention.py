@@ -28,6 +28,16 @@ def test_the_kernels_compute_the_formula(kernels, name):
     check(CASES[name], NativeBackend(kernels=kernels), CPU)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_compute_the_formula_of_a_cache_of_8_bits(kernels, name):
+    check(replace(CASES[name], is_rounded=True), NativeBackend(kernels=kernels), CPU)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_fastest_kernels_compute_long_contexts_of_8_bits(variants, name):
+    check(replace(LONG[name], is_rounded=True), NativeBackend(kernels=next(iter(variants.values()))), CPU)
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_the_fastest_kernels_compute_long_contexts(variants, name):
     check(LONG[name], NativeBackend(kernels=next(iter(variants.values()))), CPU)
@@ -51,6 +61,8 @@ TEAMS = {
     "a window": {"heads": (8, 4), "window": 100},
     "sinks": {"heads": (8, 4), "has_sinks": True},
     "bfloat16": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16},
+    "8 bits": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16, "is_rounded": True},
+    "8 bits of float32": {"heads": (8, 4), "window": 100, "is_rounded": True},
     "some with a prompt": {"heads": (8, 4), "spans": (*MANY, (10, 30), (600, 640))},
 }
 
@@ -107,6 +119,8 @@ ONE_BY_ONE = {
     "in bfloat16": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16),
     "of odd sizes": Case("", heads=(3, 1), sizes=(42, 27), dtype=torch.bfloat16),
     "in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0),
+    "of 8 bits": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16, is_rounded=True),
+    "of 8 bits in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0, is_rounded=True),
 }
 
 

@@ -16,6 +16,7 @@ import msgspec
 MAX_SPECULATIVE_TOKENS = 64
 MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
 FAMILY_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"  # of how a model writes calls or thoughts
+AUTO = "auto"  # of what the type of the cache may be: the model's own
 NONE = "none"  # of what quantization may be: the weights are as the files have them
 
 
@@ -153,6 +154,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: Annotated[
         int, _flag("exact size of the KV cache instead of the measured rest", "SIZE", ge=0)
     ] = 0
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8"],
+        _flag(
+            "type of the keys and values in the cache: auto = the model's own (default), int8 = 8 bits with a scale "
+            "for each head of each token, which is nearly twice as many blocks; on processors"
+        ),
+    ] = "auto"
     prefault_kv_cache: Annotated[
         bool,
         _flag(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache
-from dormouse_worker.model.tensors import as_array, beside, bytes_of, name_of, put, take
+from dormouse_worker.model.tensors import as_array, beside, bytes_of, put, take
 
 _FORMAT = b"dormouse cache blocks 1"
 
@@ -21,7 +21,7 @@ def make_realm(spec: CacheSpec, *facts: object) -> bytes:
 
     `facts` = all that the numbers depend on beside tokens, salts and adapters: weights, share, arithmetic.
     """
-    layers = [(each.num_kv_heads, each.key_size, each.value_size, name_of(each.dtype)) for each in spec.layers]
+    layers = [(each.num_kv_heads, each.key_size, each.value_size, each.kind) for each in spec.layers]
     groups = [(group.layers, group.window) for group in spec.groups]
     told = repr((spec.block_size, spec.first_layer, layers, groups, facts))
     return hashlib.sha256(_FORMAT + told.encode(errors="surrogatepass")).digest()

@@ -11,6 +11,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.architecture import check_forward
 from dormouse_worker.model.attention.hook import DiscoveryContext
+from dormouse_worker.model.cache_rules import is_rounded
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
@@ -20,7 +21,7 @@ def discover(module: Any, settings: EngineSettings, device: torch.device, layout
     """Run one token through the model and look at what each layer brings; as if alone. Raises ModelInvalid."""
     check_forward(module)
     config = module.config.get_text_config()
-    context = DiscoveryContext()
+    context = DiscoveryContext(is_rounded=is_rounded(settings))
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     try:
         with torch.inference_mode(), forward_context(context, Alone(layout)):

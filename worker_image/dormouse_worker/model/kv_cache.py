@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dormouse_worker.engine.batch import Moves
+from dormouse_worker.model.cache_rows import SCALE_BYTES, plain_keys, plain_values, round_keys, round_values, row_size
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, Arena, round_up
 from dormouse_worker.model.layer_groups import LayerGroup, group_layers
-from dormouse_worker.model.tensors import Dtype, Tensor, copy_of, put, take, zeros
+from dormouse_worker.model.tensors import Dtype, Tensor, copy_of, int8_beside, name_of, put, take, zeros
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +25,29 @@ class LayerSpec:
     num_kv_heads: int
     key_size: int
     value_size: int
-    dtype: Dtype
+    dtype: Dtype  # of the keys and values that come
+    is_rounded: bool = False  # stored with 8 bits, as `cache_rows` says
+
+    @property
+    def stored_dtype(self) -> Dtype:
+        """Return the type of the pools."""
+        return int8_beside(self.dtype) if self.is_rounded else self.dtype
+
+    @property
+    def kind(self) -> str:
+        """Return the name of what is stored, and of what it was before."""
+        return f"{name_of(self.dtype)} in int8" if self.is_rounded else name_of(self.dtype)
+
+    @property
+    def stored_sizes(self) -> tuple[int, int]:
+        """Return the numbers of the pools' type that one head's key takes, and its value."""
+        sizes = self.key_size, self.value_size
+        return (row_size(sizes[0]), row_size(sizes[1])) if self.is_rounded else sizes
 
     @property
     def bytes_per_token(self) -> int:
         """Return the bytes of one token's key and value."""
-        return self.num_kv_heads * (self.key_size + self.value_size) * int(self.dtype.itemsize)
+        return self.num_kv_heads * sum(self.stored_sizes) * int(self.stored_dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,11 @@ class CacheSpec:
         return self.block_size * sum(layer.bytes_per_token for layer in self.layers)
 
     @property
+    def suffix(self) -> str:
+        """Return what a compute path says of it."""
+        return ", cache int8" if any(layer.is_rounded for layer in self.layers) else ""
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """Return each group's window."""
         return tuple(group.window for group in self.groups)
@@ -75,7 +98,7 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LayerCache:
-    """One pool by slot: key [slots, Hkv, D] and value [slots, Hkv, Dv].
+    """One pool by slot: key [slots, Hkv, D] and value [slots, Hkv, Dv]; rounded ones are of rows of `cache_rows`.
 
     Slot = block × block_size + offset: block b owns the slots [b · block_size, (b + 1) · block_size).
     """
@@ -87,10 +110,33 @@ class LayerCache:
         """Show shapes only: while the cache sleeps, a look at what is in it would kill the process."""
         return f"LayerCache(key={tuple(self.key.shape)}, value={tuple(self.value.shape)})"
 
+    @property
+    def is_rounded(self) -> bool:
+        """Return whether what is stored has 8 bits."""
+        return name_of(self.key.dtype) == "int8"
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Return the numbers of one head's key and value."""
+        added = SCALE_BYTES if self.is_rounded else 0
+        return self.key.shape[-1] - added, self.value.shape[-1] - added
+
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store the rows of key [T, Hkv, D] and value [T, Hkv, Dv] at slots [T]."""
+        if self.is_rounded:
+            key, value = round_keys(key), round_values(value)
         self.key.index_copy_(0, slots, key)
         self.value.index_copy_(0, slots, value)
+
+    def read(self, slots: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys [B, L, Hkv, D] and values [B, L, Hkv, Dv] at slots [B, L], of the type that was stored."""
+        key, value = (_gather(pool, slots) for pool in (self.key, self.value))
+        return (plain_keys(key, dtype), plain_values(value, dtype)) if self.is_rounded else (key, value)
+
+
+def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Return [B, L, Hkv, D] of a pool [slots, Hkv, D]; index_select is several times faster than indexing."""
+    return pool.index_select(0, slots.view(-1)).view(*slots.shape, *pool.shape[1:])
 
 
 class KVCache:
@@ -205,5 +251,5 @@ def _sizes(spec: CacheSpec, num_blocks: int) -> Iterator[int]:
 def _shapes(spec: CacheSpec, num_blocks: int) -> Iterator[tuple[tuple[int, ...], Dtype]]:
     num_slots = num_blocks * len(spec.groups) * spec.block_size
     for layer in (spec.layers[index] for index in spec.groups[0].layers):
-        for size in (layer.key_size, layer.value_size):
-            yield (num_slots, layer.num_kv_heads, size), layer.dtype
+        for size in layer.stored_sizes:
+            yield (num_slots, layer.num_kv_heads, size), layer.stored_dtype

@@ -45,6 +45,15 @@ def name_of(dtype: Dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def int8_beside(dtype: Dtype) -> Dtype:
+    """Return int8 as torch's type or numpy's, as this one is."""
+    if isinstance(dtype, np.dtype):
+        return np.dtype(np.int8)
+    import torch
+
+    return torch.int8
+
+
 def pointer_to(tensor: Tensor) -> int:
     """Return where a dense one lies in the host's memory."""
     if isinstance(tensor, np.ndarray):

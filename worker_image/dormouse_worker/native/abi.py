@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 10
+VERSION = 11
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4 = range(5)
 LATE = 1
@@ -59,6 +59,7 @@ class Attention(ctypes.Structure):
         ("sinks", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("is_rounded", c_int64),
     )
 
 

@@ -70,7 +70,7 @@ class Kernels:
         self, layer: abi.Attention, num_tokens: int, group: abi.Group, keys: abi.Heads, values: abi.Heads
     ) -> None:
         """Store keys and values, of the layer's type, at the group's slots."""
-        self._library.dm_write(byref(layer), num_tokens, byref(group), byref(keys), byref(values))
+        self._library.dm_write(self._handle, byref(layer), num_tokens, byref(group), byref(keys), byref(values))
 
     def multiply(
         self, dtype: int, rows: int, linear: abi.Linear, out: int, *, num_rows: int, columns: int, num_outputs: int
@@ -168,7 +168,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_workspace_bytes": (c_int64, [c_void_p, model, c_int64]),
         "dm_forward": (c_int64, [c_void_p, model, batch]),
         "dm_attend": (None, [c_void_p, layer, batch, group, heads, c_void_p]),
-        "dm_write": (None, [layer, c_int64, group, heads, heads]),
+        "dm_write": (None, [c_void_p, layer, c_int64, group, heads, heads]),
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),

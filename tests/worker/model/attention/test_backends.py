@@ -1,5 +1,7 @@
 """The backends against the textbook formula, by one table of cases: the reference here, our kernels interpreted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,6 +17,12 @@ CASES = {case.name: case for case in make_cases()}
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_computes_the_formula(name):
     case = CASES[name]
+    check(case, SdpaBackend(sizes_of(case)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reference_computes_the_formula_of_a_cache_of_8_bits(name):
+    case = replace(CASES[name], is_rounded=True)
     check(case, SdpaBackend(sizes_of(case)), torch.device("cpu"))
 
 

@@ -31,6 +31,8 @@ MODELS = {
     "8 bits, tied": ("qwen2", "bfloat16", {"tie_word_embeddings": True}, "int8"),
     "4 bits": ("qwen3", "float32", {"head_dim": 16}, "int4"),
     "a window": ("mistral", "bfloat16", {}),
+    "a cache of 8 bits": ("qwen3", "bfloat16", {"head_dim": 32}, "none", "int8"),
+    "8 bits of everything": ("mistral", "float32", {}, "int8", "int8"),
     "biases, tied, slower positions": ("qwen2", "bfloat16", {"tie_word_embeddings": True, "rope_parameters": SLOWER}),
     "head norms": ("qwen3", "float32", {"head_dim": 16}),
 }
@@ -49,7 +51,8 @@ WISHES = (
 def pair(request, model_of):
     """Return a worker with torch and one without, of one model."""
     architecture, dtype, overrides, *rounded = MODELS[request.param]
-    fields = {"kv_cache_memory_bytes": MIB, "quantization": "".join(rounded) or "none"}
+    quantization, cached = [*rounded, *("none", "auto")[len(rounded) :]]
+    fields = {"kv_cache_memory_bytes": MIB, "quantization": quantization, "kv_cache_dtype": cached}
     settings = make_settings(model_of(architecture, dtype, **overrides), **fields)
     workers = make_worker(settings.model_path, **fields), BareWorker(settings, 0)
     workers[1].init_device()

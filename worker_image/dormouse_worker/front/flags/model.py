@@ -50,7 +50,7 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         "device_memory_sharers",
         "expected_device",
     )
-    add_knobs(group, "kv_cache_memory_bytes", "prefault_kv_cache", "block_size", "swap_space_bytes")
+    add_knobs(group, "kv_cache_memory_bytes", "kv_cache_dtype", "prefault_kv_cache", "block_size", "swap_space_bytes")
     add_knobs(group, "enable_prefix_caching", "keep_host_copy", "keep_prefix_cache", "cuda_graphs", "compile_sizes")
     add_knobs(group, "async_scheduling", "threads")
     add_knobs(group, "speculation_method", "speculation_model", "num_speculative_tokens")

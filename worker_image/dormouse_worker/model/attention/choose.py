@@ -75,6 +75,8 @@ def require_known(setting: str, factories: Mapping[str, BackendFactory]) -> None
 
 def refuse(factory: BackendFactory, machine: Machine, shapes: Sequence[AttentionShape]) -> str | None:
     """Return why a backend cannot compute one of the layers; None = it can compute all."""
+    if any(shape.is_rounded for shape in shapes) and not getattr(factory, "reads_rounded", False):
+        return "does not read keys and values of 8 bits"
     return next((reason for shape in shapes if (reason := factory.supports(machine, shape)) is not None), None)
 
 

@@ -59,7 +59,9 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
 class DiscoveryContext:
     """Finds out what each layer stores and asks for by looking at what it brings; answers zeros."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_rounded: bool = False) -> None:
+        """`is_rounded`: whether keys and values shall be stored with 8 bits."""
+        self._is_rounded = is_rounded
         self.layers: dict[int, LayerSpec] = {}
         self.calls: dict[int, AttentionCall] = {}
         self._num_heads: dict[int, int] = {}
@@ -70,7 +72,9 @@ class DiscoveryContext:
             raise ModelInvalid(
                 f"layer {call.layer_idx} attends twice, and the paged cache keeps one key for each token"
             )
-        self.layers[call.layer_idx] = LayerSpec(key.shape[1], key.shape[2], value.shape[2], key.dtype)
+        self.layers[call.layer_idx] = LayerSpec(
+            key.shape[1], key.shape[2], value.shape[2], key.dtype, is_rounded=self._is_rounded
+        )
         self.calls[call.layer_idx] = call
         self._num_heads[call.layer_idx] = query.shape[1]
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
@@ -89,6 +93,7 @@ class DiscoveryContext:
                 has_soft_cap=self.calls[layer].soft_cap is not None,
                 has_sinks=self.calls[layer].sinks is not None,
                 looks_ahead=looks_ahead,
+                is_rounded=spec.is_rounded,
             )
             for layer, spec in sorted(self.layers.items())
         )

@@ -70,6 +70,7 @@ class AttentionShape:
     has_soft_cap: bool = False
     has_sinks: bool = False
     looks_ahead: bool = False  # tokens of an image see those behind them, too
+    is_rounded: bool = False  # keys and values are stored with 8 bits; asked of nobody who is not known to read them
 
     @property
     def heads_per_kv_head(self) -> int:

@@ -17,6 +17,7 @@ class NativeBackend(EagerBackend):
     """Float32 and bfloat16 on processors; what it sums up is float32. A row's bits do not depend on its batch."""
 
     name = "native"
+    reads_rounded = True
 
     def __init__(self, sizes: BackendSizes | None = None, *, kernels: Kernels | Missing | None = None) -> None:  # noqa: ARG002
         """Compute on as many threads as torch does. Raises InvalidSettings where there are no kernels."""

@@ -13,7 +13,7 @@ from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.model.scratch import address_of
-from dormouse_worker.model.tensors import Tensor, name_of, pointer_to
+from dormouse_worker.model.tensors import Dtype, Tensor, name_of, pointer_to
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels
 
@@ -52,14 +52,15 @@ class NativePlan:
         """See `AttentionPlan`."""
         key, value = _dense(key), _dense(value)
         group = self._batch.groups.contents
-        self._kernels.write(describe_attention(layer, 0, _ANY), len(key), group, _heads(key), _heads(value))
+        shape = describe_attention(layer, 0, _ANY, dtype=key.dtype)
+        self._kernels.write(shape, len(key), group, _heads(key), _heads(value))
 
     def attend(self, call: AttentionCall, query: Tensor, layer: LayerCache) -> Tensor:
         """See `AttentionPlan`."""
         query = _dense(query)
         sinks = None if call.sinks is None else call.sinks.float().contiguous()
-        output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
-        shape = describe_attention(layer, query.shape[1], call, sinks)
+        output = query.new_empty(query.shape[0], query.shape[1], layer.sizes[1])
+        shape = describe_attention(layer, query.shape[1], call, sinks, dtype=query.dtype)
         self._kernels.attend(shape, self._batch, self._batch.groups.contents, _heads(query), output.data_ptr())
         return output
 
@@ -82,21 +83,23 @@ def _tables_of(tables: Ints) -> tuple[Ints, int]:
 
 
 def describe_attention(
-    layer: LayerCache, num_heads: int, call: AttentionCall, sinks: Tensor | None = None
+    layer: LayerCache, num_heads: int, call: AttentionCall, sinks: Tensor | None = None, *, dtype: Dtype
 ) -> abi.Attention:
-    """Return how the kernels are told of a layer; `sinks` are float32 and dense."""
+    """Return how the kernels are told of a layer whose rows are of that type; `sinks` are float32 and dense."""
+    key_size, value_size = layer.sizes
     return abi.Attention(
-        dtype=TYPES[name_of(layer.key.dtype)],
+        dtype=TYPES[name_of(dtype)],
         num_heads=num_heads,
         num_kv_heads=layer.key.shape[1],
-        key_size=layer.key.shape[2],
-        value_size=layer.value.shape[2],
+        key_size=key_size,
+        value_size=value_size,
         window=call.window or 0,
         scale=call.scale,
         soft_cap=call.soft_cap or 0.0,
         sinks=None if sinks is None else sinks.data_ptr(),
         keys=pointer_to(layer.key),
         values=pointer_to(layer.value),
+        is_rounded=layer.is_rounded,
     )
 
 

@@ -52,7 +52,7 @@ class _DecodeGroup:
     is_open: bool  # under the group's window every query sees every key: no mask is needed
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
-        key, value = (_gather(pool, self.slots).transpose(1, 2) for pool in (layer.key, layer.value))
+        key, value = (part.transpose(1, 2) for part in layer.read(self.slots, query.dtype))
         num_rows, num_kv_heads = key.shape[:2]
         grouped = query[self.rows].view(num_rows, num_kv_heads, -1, query.shape[-1])  # the G heads of a key head
         needs_mask = not self.is_open or call.window != self.window
@@ -72,18 +72,13 @@ class _Prefill:
     score_elements: int
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, output: torch.Tensor) -> None:
-        key, value = (_gather(pool, self.slots[None]).transpose(1, 2) for pool in (layer.key, layer.value))
+        key, value = (part.transpose(1, 2) for part in layer.read(self.slots[None], query.dtype))
         mask = self.masks.get(call.window)
         step = max(1, self.score_elements // (len(self.slots) * query.shape[1]))
         for first in range(self.start, self.end, step):
             last = min(self.end, first + step)
             rows = mask[first - self.start : last - self.start]
             output[first:last] = _attend_rows(call, query[first:last], key, value, rows)
-
-
-def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Return [B, L, Hkv, D] of a pool [slots, Hkv, D]; index_select is several times faster than indexing."""
-    return pool.index_select(0, slots.view(-1)).view(*slots.shape, *pool.shape[1:])
 
 
 def _attend_rows(
@@ -133,7 +128,7 @@ class SdpaPlan:
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
-        output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
+        output = query.new_empty(query.shape[0], query.shape[1], layer.sizes[1])
         for part in self.parts:
             part.attend(call, query, layer, output)
         return output
@@ -146,6 +141,7 @@ class SdpaBackend(EagerBackend):
     """
 
     name = "sdpa"
+    reads_rounded = True
 
     def __init__(
         self,

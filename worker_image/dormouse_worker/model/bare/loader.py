@@ -14,6 +14,7 @@ from dormouse_worker.model.bare.choose import read_model
 from dormouse_worker.model.bare.config import BareConfig
 from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix
 from dormouse_worker.model.bare.weight_plan import Maps, WeightPlan, plan_weights
+from dormouse_worker.model.cache_rules import is_rounded
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
@@ -59,6 +60,7 @@ class BareModel:
     def info(self) -> ModelInfo:
         """Return what the front cannot read from files."""
         report, stored_as = self.load_report, "" if self.quantization == NONE else f" {self.quantization}"
+        stored_as += self.cache_spec.suffix
         return ModelInfo(
             self.num_parameters,
             self.dtype,
@@ -93,7 +95,7 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
         weights.close()
         raise
     logger.info("%s: %s", files.path, report)
-    stored = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim, dtype)
+    stored = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim, dtype, is_rounded(settings))
     layers, windows = (stored,) * config.num_hidden_layers, (config.sliding_window,) * config.num_hidden_layers
     return BareModel(
         native=NativeDecoder(decoder, kernels),

@@ -72,11 +72,11 @@ def _native_of(model: LoadedModel, attention: str) -> NativeDecoder | None:
 
 def describe_path(model: LoadedModel, attention: str) -> str:
     """Return which path computes with an attention backend of this name, and why it is not our kernels'."""
-    format_of = "" if model.quantization == NONE else f" {model.quantization}"
+    format_of, cached = "" if model.quantization == NONE else f" {model.quantization}", model.cache_spec.suffix
     if native := _native_of(model, attention):
-        return f"{NATIVE} {native.name}{format_of}"
+        return f"{NATIVE} {native.name}{format_of}{cached}"
     sizes = () if model.lean is None else model.lean.parts.compiled_sizes
     in_torch = f"{model.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else model.impl
     reason = model.native.reason if isinstance(model.native, Unfit) else "attention is not"
     plain = format_of and f"{format_of} made plain in each pass"
-    return f"{in_torch}{plain}, attention {attention}; not native: {reason}"
+    return f"{in_torch}{plain}, attention {attention}{cached}; not native: {reason}"

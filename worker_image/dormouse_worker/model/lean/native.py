@@ -140,8 +140,8 @@ class NativeDecoder:
     def _bind(self, cache: KVCache) -> _Bound:
         """Return the model over this cache; weights and cache keep their addresses over every sleep."""
         if self._bound is None or self._bound.cache() is not cache:
-            leads = _leads(self._decoder)
-            described = [_layer(layer, cache, leads=leads) for layer in self._decoder.layers]
+            leads, dtype = _leads(self._decoder), computed_dtype(self._decoder)
+            described = [_layer(layer, cache, dtype, leads=leads) for layer in self._decoder.layers]
             layers = (abi.Layer * len(described))(*described)
             groups, exchange = (abi.Group * len(cache.spec.groups))(), Exchange()
             model = _model(self._decoder, layers, exchange)
@@ -202,12 +202,12 @@ def _leads(decoder: Decoder) -> bool:
     return decoder.vocabulary is None or decoder.vocabulary.layout.tensor_rank == 0
 
 
-def _layer(layer: Layer, cache: KVCache, *, leads: bool) -> abi.Layer:
+def _layer(layer: Layer, cache: KVCache, dtype: Dtype, *, leads: bool) -> abi.Layer:
     attention, mlp = layer.attention, layer.mlp
     query_norm, key_norm = attention.head_norms or (None, None)
     pool = cache.layer(attention.call.layer_idx)
     return abi.Layer(
-        attention=describe_attention(pool, attention.num_heads, attention.call),
+        attention=describe_attention(pool, attention.num_heads, attention.call, dtype=dtype),
         group=cache.group_of(attention.call.layer_idx),
         input_norm=_norm(attention.norm),
         query_norm=_norm(query_norm),

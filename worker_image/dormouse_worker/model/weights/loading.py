@@ -16,6 +16,7 @@ from dormouse_worker.files.adapter_files import Shape
 from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.adapters.layout import find_linears
+from dormouse_worker.model.cache_rules import check_cache_dtype
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
@@ -92,6 +93,7 @@ def load_weights(
     layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
     config = config if stored_kind is None else plain_config(config)
     _check_quantization(config, settings, layout, kind)
+    check_cache_dtype(settings, kind)
     keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
     module = plan.module.eval().requires_grad_(requires_grad=False)

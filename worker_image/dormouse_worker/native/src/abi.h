@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 10
+#define DM_VERSION 11
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4 };
@@ -32,13 +32,14 @@ struct DmBatch {
   int64_t num_deep;
 };
 
-// How one layer attends; pools are [slots][Hkv][size].
+// How one layer attends; pools are [slots][Hkv][size], rounded ones [slots][Hkv][size + 2] as cached.h has them.
 struct DmAttention {
   int64_t dtype, num_heads, num_kv_heads, key_size, value_size;
   int64_t window;      // tokens that a token sees, itself included; 0 = all
   float scale, soft_cap;  // soft_cap 0 = none
   const float *sinks;  // [Hq], or null
   void *keys, *values;
+  int64_t is_rounded;  // whether keys and values are of 8 bits
 };
 
 // Rows [T][heads][size] of which the last dimension is dense; strides in elements.
@@ -143,6 +144,8 @@ struct DmPool {
 struct DmKernels {
   const char *name;
   void (*attend)(const DmPool *, const DmAttention *, const DmBatch *, const DmGroup *, const DmHeads *query, void *out);
+  void (*write_rounded)(const DmAttention *, int64_t num_tokens, const DmGroup *, const DmHeads *keys,
+                        const DmHeads *values);
   void (*multiply)(const DmPool *, int64_t dtype, const float *in, const DmLinear *, float *out, int64_t rows,
                    int64_t columns, int64_t num_outputs);
   bool (*forward)(const DmPool *, const DmModel *, const DmBatch *);  // false = a rank is lost

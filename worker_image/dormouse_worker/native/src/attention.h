@@ -70,7 +70,7 @@ struct Cut {
 
 // Attends from query rows of any type to pools of T; computes with queries of type Q; out is [T][Hq][value size].
 template <class Q, class T, class From, class Out>
-void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, const DmGroup &group,
+void attend_to(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, const DmGroup &group,
             const DmHeads &query, Out *out) {
   Cut cut(layer, batch);
   int64_t size = at_most(UNIT_ROWS, cut.heads * batch.num_tokens) * (layer.value_size + 2);
@@ -110,6 +110,14 @@ void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, 
     unit.give(out);
   });
   free(partial);
+}
+
+// The same to pools of T, or of 8 bits.
+template <class Q, class T, class From, class Out>
+void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, const DmGroup &group,
+            const DmHeads &query, Out *out) {
+  if (layer.is_rounded) return attend_to<Q, int8_t, From>(pool, layer, batch, group, query, out);
+  attend_to<Q, T, From>(pool, layer, batch, group, query, out);
 }
 
 }  // namespace

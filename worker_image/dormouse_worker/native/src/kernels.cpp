@@ -84,14 +84,17 @@ void round_rows(const float *in, int64_t rows, int64_t columns, uint8_t *out, fl
 
 void attend_rows(const DmPool *pool, const DmAttention *layer, const DmBatch *batch, const DmGroup *group,
                  const DmHeads *query, void *out) {
-  if (layer->dtype == DM_FLOAT32)
-    attend<float, float, float>(*pool, *layer, *batch, *group, *query, (float *)out);
+  if (layer->dtype == DM_FLOAT32) return attend<float, float, float>(*pool, *layer, *batch, *group, *query, (float *)out);
 #if defined(__AVX512BF16__)
-  else if (multiplies_halves(1))
-    attend<bf16, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
+  if (multiplies_halves(1)) return attend<bf16, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
 #endif
-  else
-    attend<float, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
+  attend<float, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
+}
+
+void write_rounded_rows(const DmAttention *layer, int64_t num_tokens, const DmGroup *group, const DmHeads *keys,
+                        const DmHeads *values) {
+  if (layer->dtype == DM_FLOAT32) return write_rounded<float>(*layer, num_tokens, *group, *keys, *values);
+  write_rounded<bf16>(*layer, num_tokens, *group, *keys, *values);
 }
 
 }  // namespace
@@ -101,7 +104,7 @@ void JOIN(dm_sample_, VARIANT)(const DmPool *, const DmSample *);  // in samplin
 int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
-    TEXT(VARIANT), attend_rows,     multiply_rows, forward, workspace_bytes, JOIN(dm_sample_, VARIANT),
-    JOIN(dm_desk_bytes_, VARIANT), checksum,      are_finite,    round_rows,
+    TEXT(VARIANT), attend_rows,     write_rounded_rows, multiply_rows, forward, workspace_bytes,
+    JOIN(dm_sample_, VARIANT), JOIN(dm_desk_bytes_, VARIANT), checksum, are_finite, round_rows,
 };
 }

@@ -146,8 +146,9 @@ int64_t dm_gather(const DmStage *stage, const float *part, int64_t rows, int64_t
 }
 
 // Stores rows of keys and values, of the layer's type, in its pools at the group's slots.
-void dm_write(const DmAttention *layer, int64_t num_tokens, const DmGroup *group, const DmHeads *keys,
-              const DmHeads *values) {
+void dm_write(const DmKernels *kernels, const DmAttention *layer, int64_t num_tokens, const DmGroup *group,
+              const DmHeads *keys, const DmHeads *values) {
+  if (layer->is_rounded) return kernels->write_rounded(layer, num_tokens, group, keys, values);
   int64_t item = layer->dtype == DM_FLOAT32 ? 4 : 2, key = layer->key_size * item, value = layer->value_size * item;
   for (int64_t t = 0; t < num_tokens; t++)
     for (int64_t h = 0; h < layer->num_kv_heads; h++) {

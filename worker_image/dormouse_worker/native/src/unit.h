@@ -6,11 +6,12 @@
 // spans and segments begin at positions that are the same for every row of every batch.
 #pragma once
 
+#include "cached.h"
 #include "values.h"
 
 namespace {
 
-constexpr int64_t UNIT_ROWS = 64, SPAN = 64, SEGMENT = 512, MAX_HEAD = 256;
+constexpr int64_t UNIT_ROWS = 64, SPAN = 64, SEGMENT = 512;
 constexpr int64_t PACKED_ROWS = 5;          // from here on packing a span's keys pays
 constexpr int KEY_VECTORS = REGISTERS == 32 ? 2 : 1;  // of packed keys at a time: as many as there are registers for
 
@@ -24,8 +25,22 @@ struct Stretch {
   int64_t begin, end;
 };
 
+// As what a pool's numbers are read: those of 8 bits become queries' type first.
+template <class Q, class T>
+struct Reading {
+  typedef T Number;
+  static constexpr bool is_rounded = false;
+};
+template <class Q>
+struct Reading<Q, int8_t> {
+  typedef Q Number;
+  static constexpr bool is_rounded = true;
+};
+
 template <class Q, class T>
 struct Unit {
+  typedef typename Reading<Q, T>::Number N;
+  static constexpr bool is_rounded = Reading<Q, T>::is_rounded;
   const DmAttention &layer;
   const DmBatch &batch;
   const DmGroup &group;
@@ -38,6 +53,10 @@ struct Unit {
   alignas(64) float scores[(UNIT_ROWS + BROAD_ROWS) * SPAN];  // then weights
   float kept[UNIT_ROWS];  // what a new largest score leaves of a row's output
   const T *keys[SPAN], *values[SPAN];
+  const N *const *numbers;  // [SPAN] the keys, then the values, as they are multiplied
+  const N *rounded[is_rounded ? SPAN : 1];  // the same, of rounded ones, in `plain`
+  float scales[SPAN];                       // of these
+  alignas(64) Q plain[is_rounded ? SPAN * MAX_HEAD : 1];
 
   // The arrays begin with whatever is there.
   Unit(const DmAttention &layer, const DmBatch &batch, const DmGroup &group) : layer(layer), batch(batch), group(group) {}
@@ -58,11 +77,21 @@ struct Unit {
     int64_t size = layer.key_size;
     for (int64_t r = 0; r < rows(); r++) {
       const From *row = (const From *)from.data + (first_token + r / num_heads) * from.token_stride + head(r) * from.head_stride;
-      if (sizeof(From) == sizeof(Q))
+      if (is_rounded)
+        take_mixed(row, query + r * size);
+      else if (sizeof(From) == sizeof(Q))
         memcpy(query + r * size, row, size * sizeof(Q));
       else
         for (int64_t i = 0; i < size; i++) put(query + r * size + i, value(row[i]));
     }
+  }
+
+  // Queries are mixed as rounded keys are, and shortened as much as that lengthens a product.
+  template <class From>
+  void take_mixed(const From *row, Q *to) {
+    float mixed[MAX_HEAD];
+    int64_t block = mix(row, layer.key_size, mixed);
+    convert(mixed, 1 / (float)block, layer.key_size, to);
   }
 
   // Makes `part` one that has seen nothing, but for sinks.
@@ -90,10 +119,13 @@ struct Unit {
     int64_t skipped = at_least(0, seen.begin - at), count = at_most(SPAN, seen.end - at), first = 0;
     while (last_seen(first) < at) first += num_heads;  // rows that see nothing of it
     locate(at, skipped, count);
+    read(keys, layer.key_size, skipped, count);
     if (rows() - first >= PACKED_ROWS)
       score_packed(first, count, ahead);
     else
       score(first, skipped, count, ahead);
+    if (is_rounded) scale_scores(first);
+    read(values, layer.value_size, skipped, count);
     weigh(part, first, at, count);
     gather(part, first, skipped, count);
   }
@@ -119,13 +151,16 @@ struct Unit {
     int64_t block = group.block_tables[sequence * group.num_columns + at / batch.block_size];
     return (block * batch.block_size + at % batch.block_size) * layer.num_kv_heads + kv_head;
   }
-  const T *key_of(int64_t entry) const { return (const T *)layer.keys + entry * layer.key_size; }
-  const T *value_of(int64_t entry) const { return (const T *)layer.values + entry * layer.value_size; }
+  // Numbers of T from row to row of a pool of heads of that size.
+  static int64_t row_of(int64_t size) { return is_rounded ? rounded_bytes(size) : size; }
+  const T *key_of(int64_t entry) const { return (const T *)layer.keys + entry * row_of(layer.key_size); }
+  const T *value_of(int64_t entry) const { return (const T *)layer.values + entry * row_of(layer.value_size); }
 
   // Fetches the keys and values of some key heads, this one and those after it, at positions [begin, end). Inlined: the
   // compiler leaves out calls that do nothing but fetch.
   INLINE void fetch(int64_t key_heads, int64_t begin, int64_t end) const {
-    int64_t key_bytes = key_heads * layer.key_size * sizeof(T), value_bytes = key_heads * layer.value_size * sizeof(T);
+    int64_t key_bytes = key_heads * row_of(layer.key_size) * sizeof(T);
+    int64_t value_bytes = key_heads * row_of(layer.value_size) * sizeof(T);
     for (int64_t at = begin; at < end; at++) {
       int64_t entry = entry_of(at);
       const char *key = (const char *)key_of(entry), *value = (const char *)value_of(entry);
@@ -144,13 +179,36 @@ struct Unit {
     for (int64_t i = count; i < SPAN; i++) keys[i] = keys[count - 1], values[i] = values[count - 1];
   }
 
+  // Sets `numbers` to what such rows hold, and `scales`; those that stand in for padding are not read again.
+  void read(const T *const *rows, int64_t size, int64_t skipped, int64_t count) {
+    if constexpr (is_rounded) {
+      for (int64_t i = skipped; i < count; i++) {
+        read_head(rows[i], size, plain + i * size);
+        rounded[i] = plain + i * size, scales[i] = scale_of(rows[i], size);
+      }
+      for (int64_t i = 0; i < skipped; i++) rounded[i] = rounded[skipped], scales[i] = scales[skipped];
+      for (int64_t i = count; i < SPAN; i++) rounded[i] = rounded[count - 1], scales[i] = scales[count - 1];
+      numbers = rounded;
+    } else {
+      numbers = rows;
+    }
+  }
+
+  void scale_scores(int64_t first) {
+    for (int64_t r = first; r < rows(); r++)
+      for (int64_t i = 0; i < SPAN; i += LANES) {
+        float *at = scores + r * SPAN + i;
+        store(at, load(at) * load(scales + i));
+      }
+  }
+
   template <class Ahead>
   void score(int64_t first, int64_t skipped, int64_t count, const Ahead &ahead) {
     int64_t size = layer.key_size;
     for (int64_t j = skipped / TILE_WEIGHTS * TILE_WEIGHTS; j < count; j += TILE_WEIGHTS) {
       ahead(j, j + TILE_WEIGHTS);
       for (int64_t r = first; r < rows(); r += TILE_ROWS)
-        tile(rows() - r, query + r * size, size, keys + j, size, Nothing{}, {scores + r * SPAN + j, SPAN, false});
+        tile(rows() - r, query + r * size, size, numbers + j, size, Nothing{}, {scores + r * SPAN + j, SPAN, false});
     }
   }
 
@@ -161,7 +219,7 @@ struct Unit {
     int64_t size = layer.key_size, stride = packed_size<Q>(size), used = parts(count, together) * KEY_VECTORS;
     for (int64_t i = 0; i < used; i++) {
       ahead(i * LANES, (i + 1) * LANES);
-      pack(keys + i * LANES, size, packed + i * stride);
+      pack(numbers + i * LANES, size, packed + i * stride);
     }
     for (int64_t r = first; r < rows(); r += BROAD_ROWS) {
       const Q *some[BROAD_ROWS];
@@ -202,11 +260,12 @@ struct Unit {
     UNROLL for (int i = 0; i < ROWS; i++)
       UNROLL for (int v = 0; v < vectors; v++) {
         floats weight = exponential(x[i][v] - all(base[i]));
+        added[i] += weight;
+        if (is_rounded) weight *= load(scales + v * LANES);
         if (in_pairs())
           store((Q *)scores + (r + i) * 2 * SPAN + v * LANES, weight);
         else
           store(scores + (r + i) * SPAN + v * LANES, weight);
-        added[i] += weight;
       }
     four sum = sums(added[0], added[1], added[2], added[3]);
     UNROLL for (int i = 0; i < ROWS; i++) {
@@ -240,7 +299,7 @@ struct Unit {
   }
 
   void gather(Part &part, int64_t first, int64_t skipped, int64_t count) {
-    Values<T> seen{values, layer.value_size, skipped, count};
+    Values<N> seen{numbers, layer.value_size, skipped, count};
     float *output = part.output + first * layer.value_size;
 #if defined(__AVX512BF16__)
     if constexpr (sizeof(Q) == 2)

@@ -1,0 +1,115 @@
+"""A cache of 8 bits lives with everything else: what a worker says depends on its prompts alone."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from dormouse_worker.common.commands import InitializeCache
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.executor.testing import make_settings, start
+from dormouse_worker.executor.testing_groups import FakeGroupExecutor
+from dormouse_worker.model.cache_rules import check_cache_dtype
+from dormouse_worker.model.testing import write_tiny_model
+from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
+from tests.worker.executor.sleeping_rank import EVERY_WORKER, PROMPTS, SleepingRank
+from tests.worker.executor.test_drafts import ASKED, Asking
+from tests.worker.executor.test_groups import PROMPTS as GROUP_PROMPTS
+from tests.worker.executor.test_groups import make_engine, run
+
+ROUNDED = {"kv_cache_dtype": "int8"}
+MANY = {f"m{number}": [*range(5 + 3 * number, 40 + 5 * number)] for number in range(8)}
+
+
+def rank_of(directory, worker="cpu", *, keeps=False, **settings):
+    return SleepingRank(directory, worker, keeps=keeps, **{**ROUNDED, **settings})
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("worker", EVERY_WORKER)
+def test_answers_after_each_sleep_are_those_of_a_worker_that_never_slept(tiny_model, worker, keeps):
+    rank = rank_of(tiny_model, worker, keeps=keeps)
+    for level in (1, 2):
+        rank.ask(PROMPTS[0])
+        rank.sleep(level)
+        rank.wake()
+        known = rank.check_answer(0)
+        assert bool(known) is (keeps and level == 1)
+        rank.check_answer(1)
+    rank.close()
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("worker", EVERY_WORKER)
+def test_together_in_chunks_preempted_and_swapped_they_say_what_each_says_alone(tiny_model, worker, quantization):
+    alone = rank_of(tiny_model, worker, quantization=quantization, starts=False)
+    assert alone.command(InitializeCache(40)) == ""
+    wanted = {name: alone.ask_together({name: prompt}, max_tokens=20).said[name] for name, prompt in MANY.items()}
+    alone.close()
+    for swap in (0, 24):
+        rank = rank_of(
+            tiny_model,
+            worker,
+            quantization=quantization,
+            starts=False,
+            max_num_batched_tokens=16,
+            swap_space_bytes=swap << 10,
+        )
+        assert rank.command(InitializeCache(33)) == ""
+        assert rank.ask_together(MANY, max_tokens=20).said == wanted
+        assert rank.controller._engine._scheduler.counters.preemptions
+        rank.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"attention_backend": "sdpa"}, {"worker": "no torch"}])
+def test_drafts_change_no_token(tiny_model, settings):
+    said = []
+    for method in ("off", "suffix"):
+        asking = Asking(tiny_model, method, **ROUNDED, **settings)
+        said.append(asking.say(ASKED)[0])
+        asking.close()
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
+def test_ranks_round_their_own_heads(tmp_path, shape):
+    directory = write_tiny_model(tmp_path / "model", num_hidden_layers=4)
+    said = []
+    for tensor, pipeline in ((1, 1), shape):
+        group = FakeGroupExecutor(directory, tensor, pipeline, **ROUNDED)
+        said.append(run(make_engine(group), GROUP_PROMPTS))
+        paths = {worker.get_model_info().compute_path for worker in group.workers}
+        assert all(", cache int8" in path for path in paths)
+        group.shutdown()
+    assert said[0] == said[1]
+
+
+def test_blocks_are_smaller_and_the_status_says_why(tiny_model, workers):
+    plain, rounded = workers(tiny_model), workers(tiny_model, **ROUNDED)
+    start(plain), start(rounded)
+    specs = [worker._model.cache_spec for worker in (plain, rounded)]
+    layer = specs[0].layers[0]
+    numbers = specs[0].block_bytes // layer.dtype.itemsize
+    assert specs[1].block_bytes == numbers + numbers // layer.key_size * 2
+    assert rounded.get_model_info().compute_path == plain.get_model_info().compute_path + ", cache int8"
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "named"),
+    [
+        ("cuda", GENERATES, "kernels for processors read it, not cuda's"),
+        ("cpu", SEES, "it is not combined with a model that reads images"),
+        ("cpu", ModelKind(), "task embed keeps no paged cache of keys and values"),
+    ],
+)
+def test_what_does_not_read_it_is_refused_by_name(device, kind, named):
+    settings = make_settings("/nowhere", device=device, task="embed")
+    check_cache_dtype(settings, kind)
+    with pytest.raises(InvalidSettings, match=f"kv_cache_dtype is int8, and .*{named}; set it to auto"):
+        check_cache_dtype(structs.replace(settings, **ROUNDED), kind)
+
+
+def test_so_is_another_backend_for_attention(tiny_model, workers):
+    worker = workers(tiny_model, attention_backend="varlen", **ROUNDED)
+    with pytest.raises(InvalidSettings, match=r"varlen.*: it does not read keys and values of 8 bits"):
+        start(worker)
