@@ -92,6 +92,10 @@ e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4
 	$(PY) -m tools.images
 	DORMOUSE_RECORD=nodes $(PY) -m pytest -m "cluster and slow" tests/e2e --durations=0
 
+.PHONY: e2e-platforms
+e2e-platforms: install model ready ## Other people's controllers, built from their Go modules: Kueue admits models (10 minutes)
+	DORMOUSE_RECORD=platforms $(PY) -m pytest -m "cluster and slow" tests/platforms --durations=10
+
 .PHONY: e2e-ladder
 e2e-ladder: install model ready ## Ask all the time while models sleep, wake, roll out, scale, restart and are killed: nothing may be lost
 	$(PY) -m tests.prober
@@ -119,6 +123,7 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(MAKE) outside
 	$(MAKE) e2e-ladder
 	$(MAKE) e2e-install
+	$(MAKE) e2e-platforms
 	$(MAKE) e2e-nodes
 
 .PHONY: outside

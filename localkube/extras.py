@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Extra:
 
     name: str
     package: str
+    chart: str = ""  # folder of its module, such as module@charts/name, that is kept beside the program; "" = none
 
     @property
     def source(self) -> Path:
@@ -31,6 +33,7 @@ class Extra:
 
 
 TOXIPROXY = Extra("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server")
+KUEUE = Extra("kueue", "sigs.k8s.io/kueue/cmd/kueue", chart="sigs.k8s.io/kueue@charts/kueue")
 
 
 def program(paths: Paths, extra: Extra) -> Path:
@@ -39,7 +42,7 @@ def program(paths: Paths, extra: Extra) -> Path:
 
 
 def ensure(paths: Paths, extra: Extra, progress: Progress) -> Path:
-    """Return the program; builds it if these pins were never built here (about 40 s). Raises BuildError."""
+    """Return the program; builds it if these pins were never built here (a minute or more). Raises BuildError."""
     final = program(paths, extra)
     if final.exists():
         return final
@@ -53,20 +56,29 @@ def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
     """Compile into a partial folder; older builds and the caches go when it stands."""
     go = find_go(paths.go / "toolchain", progress.say)
     caches, building = paths.extras / "caches", final.parent.with_suffix(".partial")
-    progress.say(f"building {extra.name}: once, about 40 s")
+    progress.say(f"building {extra.name}: once, a minute or more")
     flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(building / extra.name)]
-    command = [str(go), "build", *flags, extra.package]
     env = go_environment(caches)
-    done = subprocess.run(command, cwd=extra.source, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = "\n".join(done.stderr.splitlines()[-15:])
-        raise BuildError(f"go build of localkube/tools/{extra.name} failed ({done.returncode}):\n{lines}")
+    _run_go([go, "build", *flags, extra.package], extra, env)
+    if extra.chart:
+        module, _, folder = extra.chart.partition("@")
+        source = Path(_run_go([go, "list", "-m", "-f", "{{.Dir}}", module], extra, env).strip())
+        shutil.copytree(source / folder, building / "chart")
     for old in paths.extras.glob(f"{extra.name}-*"):
         if old != building:
             shutil.rmtree(old)
     building.rename(final.parent)
     subprocess.run([str(go), "clean", "-cache", "-modcache"], cwd=TOOLS_DIR, env=env, capture_output=True, check=False)
     shutil.rmtree(caches, ignore_errors=True)
+
+
+def _run_go(command: Sequence[str | Path], extra: Extra, env: Mapping[str, str]) -> str:
+    """Run a go command in the program's module and return what it printed."""
+    done = subprocess.run(command, cwd=extra.source, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = "\n".join(done.stderr.splitlines()[-15:])
+        raise BuildError(f"go {command[1]} of localkube/tools/{extra.name} failed ({done.returncode}):\n{lines}")
+    return done.stdout
 
 
 def main() -> None:

@@ -26,12 +26,19 @@ def _ctr(paths: Paths, *arguments: str, stdin: bytes | None = None) -> str:
 
 def ensure_pause_image(paths: Paths, binaries: Path) -> None:
     """Import the image that holds every pod's namespaces; raises ComponentError."""
-    if spec.PAUSE_IMAGE in _ctr(paths, "images", "list", "--quiet").split():
+    ensure_program_image(paths, spec.PAUSE_IMAGE, binaries / "pause")
+
+
+def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str = "entry") -> None:
+    """Import an image whose only file, /`file`, is a static program, unless one of its name is there.
+
+    Raises ComponentError.
+    """
+    if image in _ctr(paths, "images", "list", "--quiet").split():
         return
     machine = platform.machine()
-    archive = oci.image_archive(
-        spec.PAUSE_IMAGE, (binaries / "pause").read_bytes(), architecture=ARCHITECTURES.get(machine, machine)
-    )
+    architecture = ARCHITECTURES.get(machine, machine)
+    archive = oci.image_archive(image, program.read_bytes(), architecture=architecture, file=file)
     _ctr(paths, "images", "import", "-", stdin=archive)
 
 

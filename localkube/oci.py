@@ -35,15 +35,15 @@ def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": f"sha256:{_sha256(content)}", "size": len(content)}
 
 
-def image_archive(name: str, binary: bytes, *, architecture: str) -> bytes:
-    """Return an OCI archive with one image `name`, whose only file and entry point is /entry."""
-    layer = _tar({"entry": (binary, 0o755)})
+def image_archive(name: str, binary: bytes, *, architecture: str, file: str = "entry") -> bytes:
+    """Return an OCI archive with one image `name`, whose only file and entry point is /`file`."""
+    layer = _tar({file: (binary, 0o755)})
     packed = gzip.compress(layer, mtime=0)
     config = _json(
         {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Entrypoint": ["/entry"], "User": "65535:65535"},
+            "config": {"Entrypoint": [f"/{file}"], "User": "65535:65535"},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_sha256(layer)}"]},
         }
     )

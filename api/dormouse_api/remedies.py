@@ -21,6 +21,8 @@ REMEDIES: Mapping[str, str] = {
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
     "PodStuck": "start the pod's node again; if it is off for good, taint it as the message says, or delete the Node",
+    "WaitingForQueue": "wait for quota of Kueue's queue, or see `kubectl describe workload` of the pod",
+    "SchedulingGated": "remove the pod's scheduling gates, or ask whoever sets them",
     "WaitingForMemory": "wait, or free memory of the node: the pod gave memory back while it slept (shrinkRequests)",
     "WaitingForNode": "wait for the scheduler",
     "Unschedulable": "the message is the scheduler's: add a node, free its resource, or ask for less",

@@ -67,8 +67,9 @@ def _release_due(situation: Situation) -> datetime | None:
 
 
 def _waiting(situation: Situation) -> list[Pod]:
-    """Return the leaders of groups of which pods have no node."""
-    return [pod for pod in situation.replicas if pod.group_size > 1 and not situation.group(pod).is_scheduled]
+    """Return the leaders of groups of which pods have no node. A queue admits whole groups: those wait for it."""
+    grouped = (pod for pod in situation.replicas if pod.group_size > 1 and not pod.queue)
+    return [pod for pod in grouped if not situation.group(pod).is_scheduled]
 
 
 def _holds_node(situation: Situation, leader: Pod) -> bool:

@@ -25,6 +25,7 @@ from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_moun
 from dormouse_operator.manifests.inference_pool import http_container
 from dormouse_operator.manifests.kv_store import store_environment, store_mount, store_volume
 from dormouse_operator.manifests.memory import with_memory_request
+from dormouse_operator.manifests.queue import admit_together
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
 from dormouse_operator.manifests.template import merge_template
@@ -73,9 +74,12 @@ def pod_manifest(
     if first := _init_containers(deployment, image, defaults, is_follower=leader is not None):
         spec["initContainers"] = first
     pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    if deployment.parallelism.is_grouped:
+    shared = deployment.parallelism
+    if shared.is_grouped:
         join_group(pod, deployment, leader, ordinal)
     merged = _with_node_loss(merge_template(pod, deployment.placement.template), defaults.node_loss_s)
+    if shared.is_grouped:
+        merged = admit_together(merged, leader.name if leader else metadata["name"], shared.pipeline)
     return with_memory_request(merged)
 
 

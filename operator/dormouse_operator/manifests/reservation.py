@@ -36,6 +36,7 @@ def reservation_manifest(pool: Pool, slot: str, *, image: str, defaults: WorkerD
     reservation = _reservation(pool)
     owner = {"apiVersion": API_VERSION, "kind": POOL_KIND, "name": pool.key.name, "uid": pool.uid, "controller": True}
     labels = {
+        **pool.queue_labels,
         "app.kubernetes.io/name": "dormouse",
         "app.kubernetes.io/part-of": "dormouse",
         "app.kubernetes.io/managed-by": FIELD_MANAGER,

@@ -266,6 +266,7 @@ class Pool:
     idleness: Idleness = Idleness()
     device_bytes: int = 0  # memory of the smallest device that was measured here; 0 = none was
     conditions: Mapping[str, RecordedCondition] = field(default_factory=dict)
+    queue_labels: Mapping[str, str] = field(default_factory=dict)  # for the pods that reserve its devices
     raw: Mapping[str, Any] = field(default_factory=dict)  # the status, to know whether a new one differs
 
     @property

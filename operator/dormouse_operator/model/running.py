@@ -86,6 +86,8 @@ class Pod:
     ip: str = ""
     is_scheduled: bool = False
     node: str = ""  # "" = it has none yet
+    queue: str = ""  # of Kueue, which lets it start; "" = none
+    scheduling_gates: tuple[str, ...] = ()  # by name: as long as there are some, no node is looked for
     unscheduled_message: str = ""  # the scheduler's words
     has_ended: bool = False  # phase Failed or Succeeded: it will never run again
     end_message: str = ""

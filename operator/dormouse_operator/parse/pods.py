@@ -23,6 +23,7 @@ from dormouse_api.names import (
 )
 from dormouse_operator.model import Container, Pod
 from dormouse_operator.parse.memory import parse_memory
+from dormouse_operator.parse.queues import queue_of
 from dormouse_operator.parse.spec import MOST_RANKS
 from dormouse_operator.parse.values import Raw, parse_time
 
@@ -116,6 +117,8 @@ def parse_pod(raw: Raw) -> Pod:
         ip=status.get("podIP", ""),
         is_scheduled=is_scheduled,
         node=(raw.get("spec") or {}).get("nodeName", ""),
+        queue=queue_of(labels),
+        scheduling_gates=tuple(gate["name"] for gate in (raw.get("spec") or {}).get("schedulingGates") or ()),
         unscheduled_message="" if is_scheduled else scheduled.get("message", ""),
         has_ended=status.get("phase") in {"Failed", "Succeeded"},
         end_message=status.get("message", "") or status.get("reason", ""),

@@ -12,6 +12,7 @@ from typing import Any
 from dormouse_operator.model import Key
 from dormouse_operator.model.pool_device import VISIBLE_DEVICES, PoolDevice, Reservation, SlotPlace
 from dormouse_operator.model.pools import Idleness, Order, Pool, PoolPolicy
+from dormouse_operator.parse.queues import queue_labels
 from dormouse_operator.parse.recorded import parse_condition
 from dormouse_operator.parse.slots import parse_slot
 from dormouse_operator.parse.spec import MOST_RANKS
@@ -35,6 +36,7 @@ def parse_pool(raw: Raw) -> Pool:
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
+        queue_labels=queue_labels(metadata.get("labels")),
         device=_parse_device(spec.get("device") or {}),
         num_slots=num_slots,
         gpus_per_slot=_bounded(spec, "spec", "gpusPerSlot", 1, (1, MOST_RANKS)),

@@ -26,6 +26,7 @@ from dormouse_operator.model import (
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapters, parse_names
 from dormouse_operator.parse.lifecycle import parse_lifecycle
+from dormouse_operator.parse.queues import with_queue
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
@@ -59,7 +60,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         resources=spec.get("resources") or {},
         rollout=_parse_rollout(spec.get("rollout") or {}),
         recorded=parse_status(raw.get("status") or {}),
-        placement=_parse_placement(spec),
+        placement=_parse_placement(spec, metadata.get("labels")),
         parallelism=_parse_parallelism(parallelism),
         is_deleting="deletionTimestamp" in metadata,
         scaling=_parse_scaling(spec.get("scaling")),
@@ -154,7 +155,7 @@ def _parse_serving(serving: Raw) -> Serving:
     return Serving(bool(serving.get("inferencePool", False)), serving.get("failureMode", "FailClose"))
 
 
-def _parse_placement(spec: Raw) -> Placement:
+def _parse_placement(spec: Raw, labels: Raw | None) -> Placement:
     device, gpu = (spec.get("engine") or {}).get("device", "cuda"), spec.get("gpu") or {}
     claims = tuple(_parse_claim(claim) for claim in gpu.get("claims") or ())
     pool = _parse_member(gpu["pool"], spec) if "pool" in gpu else None
@@ -166,7 +167,7 @@ def _parse_placement(spec: Raw) -> Placement:
         gpu_resource=gpu.get("resourceName", _DEFAULT_GPU) if has_resource else None,
         claims=claims if device == "cuda" else (),
         pool=pool if device == "cuda" else None,
-        template=spec.get("template") or {},
+        template=with_queue(spec.get("template") or {}, labels),
     )
 
 

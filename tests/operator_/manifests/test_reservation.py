@@ -12,9 +12,9 @@ HERE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def pool(**reservation):
+def pool(labels=None, **reservation):
     device = {"reservation": {"resourceName": "nvidia.com/gpu", **reservation}}
-    metadata = {"namespace": "team", "name": "shared", "uid": "u-pool"}
+    metadata = {"namespace": "team", "name": "shared", "uid": "u-pool", "labels": labels}
     spec = {"slots": 2, "gpusPerSlot": 2, "device": device}
     return parse_pool({"metadata": metadata, "spec": spec, "status": {"slots": PLACE}})
 
@@ -64,3 +64,12 @@ def test_what_a_template_says_of_nodes_holds_beside_that_and_of_devices_does_not
     values = [item["value"] for item in made["spec"]["containers"][0]["env"] if item["name"] == "CUDA"]
     assert values == ["GPU-1"]
     assert "runtimeClassName" not in made["spec"]
+
+
+def test_a_reservation_waits_in_the_queue_of_its_pool_and_its_other_labels_are_its_own():
+    queued = pool({"kueue.x-k8s.io/queue-name": "gpus", "app.kubernetes.io/name": "theirs", "colour": "red"})
+    defaults = WorkerDefaults("Always", "a", "b")
+    labels = reservation_manifest(queued, "shared-1", image="worker:1", defaults=defaults)["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert labels["app.kubernetes.io/name"] == "dormouse"
+    assert "colour" not in labels

@@ -48,6 +48,8 @@ def _placeless(situation: Situation) -> str:
 def _pods(situation: Situation) -> Condition:
     """Tell of replicas that are one pod each."""
     there = situation.replicas
+    if gated := next((pod for pod in there if pod.scheduling_gates), None):
+        return _gated(gated)
     if stuck := next((pod for pod in there if pod.unscheduled_message), None):
         return failed(TYPE, "Unschedulable", f"pod {stuck.name}: {stuck.unscheduled_message}")
     if waiting := next((pod for pod in there if not pod.is_scheduled), None):
@@ -66,7 +68,9 @@ def _groups(situation: Situation) -> Condition:
     if there < wanted:
         return not_yet(TYPE, "PodsMissing", f"{there} of {wanted} pods exist")
     waiting = [group for group in groups if not group.is_scheduled]
-    if late := next((group for group in waiting if situation.now >= scheduling_ends(situation, group.leader)), None):
+    if gated := next((pod for group in waiting for pod in group.members if pod.scheduling_gates), None):
+        return _gated(gated)
+    if late := next((group for group in waiting if _is_late(situation, group)), None):
         limit_s = situation.deployment.parallelism.scheduling_deadline_s
         words = (
             f"{_without_node(late)} after {limit_s} s; the youngest waiting group starts again, other groups continue"
@@ -75,6 +79,19 @@ def _groups(situation: Situation) -> Condition:
     if waiting:
         return not_yet(TYPE, "WaitingForNode", f"{_without_node(waiting[0])} yet")
     return holds(TYPE, "Scheduled", f"{there} of {wanted} pods have a node")
+
+
+def _gated(pod: Pod) -> Condition:
+    """Tell of a pod for which no node is looked for yet, and who holds it."""
+    if pod.queue:
+        why = "`kubectl get workloads` tells why"
+        return not_yet(TYPE, "WaitingForQueue", f"pod {pod.name} waits in the queue {pod.queue}: {why}")
+    gates = ", ".join(pod.scheduling_gates)
+    return not_yet(TYPE, "SchedulingGated", f"pod {pod.name} has scheduling gates that somebody has to remove: {gates}")
+
+
+def _is_late(situation: Situation, group: Group) -> bool:
+    return not group.leader.queue and situation.now >= scheduling_ends(situation, group.leader)
 
 
 def _without_node(group: Group) -> str:
