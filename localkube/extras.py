@@ -20,11 +20,11 @@ from tools.bootstrap import cache_root
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One program: a folder under tools/ with its go.mod and go.sum, and the package that is its main."""
+    """Programs of one module: a folder under tools/ with its go.mod and go.sum, and what is built there."""
 
     name: str
-    package: str
-    chart: str = ""  # folder of its module, such as module@charts/name, that is kept beside the program; "" = none
+    binaries: Mapping[str, str]  # package → name of the program
+    kept: str = ""  # MODULE@FOLDER: what a module brings beside programs, such as a chart; "" = nothing
 
     @property
     def source(self) -> Path:
@@ -32,18 +32,26 @@ class Extra:
         return TOOLS_DIR / self.name
 
 
-TOXIPROXY = Extra("toxiproxy", "github.com/Shopify/toxiproxy/v2/cmd/server")
-KUEUE = Extra("kueue", "sigs.k8s.io/kueue/cmd/kueue", chart="sigs.k8s.io/kueue@charts/kueue")
+TOXIPROXY = Extra("toxiproxy", {"github.com/Shopify/toxiproxy/v2/cmd/server": "toxiproxy"})
+KUEUE = Extra("kueue", {"sigs.k8s.io/kueue/cmd/kueue": "manager"}, kept="sigs.k8s.io/kueue@charts/kueue")
+KEDA = Extra(
+    "keda",
+    {"github.com/kedacore/keda/v2/cmd/operator": "keda", "github.com/kedacore/keda/v2/cmd/adapter": "keda-adapter"},
+    kept="github.com/kedacore/keda/v2@config",
+)
 
 
-def program(paths: Paths, extra: Extra) -> Path:
-    """Return where the program of these pins lies, or will lie."""
-    return paths.extras / f"{extra.name}-{digest_of(read_sources(extra.source))}" / extra.name
+def folder(paths: Paths, extra: Extra) -> Path:
+    """Return where the programs of these pins lie, or will lie; `kept` is a folder of that name among them."""
+    return paths.extras / f"{extra.name}-{digest_of(read_sources(extra.source))}"
 
 
 def ensure(paths: Paths, extra: Extra, progress: Progress) -> Path:
-    """Return the program; builds it if these pins were never built here (a minute or more). Raises BuildError."""
-    final = program(paths, extra)
+    """Return the programs' folder; builds them if these pins were never built here (a minute or more).
+
+    Raises BuildError.
+    """
+    final = folder(paths, extra)
     if final.exists():
         return final
     with machine_lock(f"localkube build of {extra.name}", progress.say):
@@ -55,25 +63,26 @@ def ensure(paths: Paths, extra: Extra, progress: Progress) -> Path:
 def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
     """Compile into a partial folder; older builds and the caches go when it stands."""
     go = find_go(paths.go / "toolchain", progress.say)
-    caches, building = paths.extras / "caches", final.parent.with_suffix(".partial")
+    caches, building = paths.extras / "caches", final.with_suffix(".partial")
     progress.say(f"building {extra.name}: once, a minute or more")
-    flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(building / extra.name)]
     env = go_environment(caches)
-    _run_go([go, "build", *flags, extra.package], extra, env)
-    if extra.chart:
-        module, _, folder = extra.chart.partition("@")
+    for package, name in extra.binaries.items():
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", building / name]
+        _run_go([go, "build", *flags, package], extra, env)
+    if extra.kept:
+        module, _, kept = extra.kept.partition("@")
         source = Path(_run_go([go, "list", "-m", "-f", "{{.Dir}}", module], extra, env).strip())
-        shutil.copytree(source / folder, building / "chart")
+        shutil.copytree(source / kept, building / "kept", dirs_exist_ok=True)
     for old in paths.extras.glob(f"{extra.name}-*"):
         if old != building:
             shutil.rmtree(old)
-    building.rename(final.parent)
+    building.rename(final)
     subprocess.run([str(go), "clean", "-cache", "-modcache"], cwd=TOOLS_DIR, env=env, capture_output=True, check=False)
     shutil.rmtree(caches, ignore_errors=True)
 
 
 def _run_go(command: Sequence[str | Path], extra: Extra, env: Mapping[str, str]) -> str:
-    """Run a go command in the program's module and return what it printed."""
+    """Run a go command in the programs' module and return what it printed."""
     done = subprocess.run(command, cwd=extra.source, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = "\n".join(done.stderr.splitlines()[-15:])

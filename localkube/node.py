@@ -26,11 +26,11 @@ def _ctr(paths: Paths, *arguments: str, stdin: bytes | None = None) -> str:
 
 def ensure_pause_image(paths: Paths, binaries: Path) -> None:
     """Import the image that holds every pod's namespaces; raises ComponentError."""
-    ensure_program_image(paths, spec.PAUSE_IMAGE, binaries / "pause")
+    ensure_program_image(paths, spec.PAUSE_IMAGE, binaries / "pause", file="entry")
 
 
-def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str = "entry") -> None:
-    """Import an image whose only file, /`file`, is a static program, unless one of its name is there.
+def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str = "") -> None:
+    """Import an image whose only file is a static program, as /`file` or by its name, unless the image is there.
 
     Raises ComponentError.
     """
@@ -38,7 +38,7 @@ def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str =
         return
     machine = platform.machine()
     architecture = ARCHITECTURES.get(machine, machine)
-    archive = oci.image_archive(image, program.read_bytes(), architecture=architecture, file=file)
+    archive = oci.image_archive(image, program.read_bytes(), architecture=architecture, file=file or program.name)
     _ctr(paths, "images", "import", "-", stdin=archive)
 
 

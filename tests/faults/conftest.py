@@ -37,7 +37,7 @@ def binaries() -> Path:
 @pytest.fixture(scope="session")
 def toxiproxy() -> Path:
     """The toxiproxy of our pins; built when it is missing."""
-    return extras.ensure(_PATHS, extras.TOXIPROXY, Progress())
+    return extras.ensure(_PATHS, extras.TOXIPROXY, Progress()) / "toxiproxy"
 
 
 @pytest.fixture(scope="session")

@@ -14,18 +14,17 @@ def progress():
     return Progress(clock=lambda: 0.0, write=lambda _: None)
 
 
-def test_a_program_that_stands_is_taken_as_it_is(tmp_path, progress):
+def test_programs_that_stand_are_taken_as_they_are(tmp_path, progress):
     paths = Paths(tmp_path)
-    program = extras.program(paths, TOXIPROXY)
-    program.parent.mkdir(parents=True)
-    program.touch()
-    assert extras.ensure(paths, TOXIPROXY, progress) == program
+    folder = extras.folder(paths, TOXIPROXY)
+    folder.mkdir(parents=True)
+    assert extras.ensure(paths, TOXIPROXY, progress) == folder
 
 
 def test_its_pins_name_its_folder_and_are_no_part_of_the_build_of_the_cluster(tmp_path):
     pins = list(build.read_sources(TOXIPROXY.source))
     assert {name for name, _ in pins} == {"toxiproxy/go.mod", "toxiproxy/go.sum"}
-    assert build.digest_of(iter(pins)) in str(extras.program(Paths(tmp_path), TOXIPROXY))
+    assert build.digest_of(iter(pins)) in str(extras.folder(Paths(tmp_path), TOXIPROXY))
     assert "toxiproxy" not in {module.folder for module in build.MODULES}
 
 
@@ -35,4 +34,4 @@ def test_a_build_that_fails_names_its_module_and_the_compilers_words(tmp_path, p
     go.chmod(0o755)
     monkeypatch.setattr(extras, "find_go", lambda *_: go)
     with pytest.raises(BuildError, match=r"tools/toxiproxy failed \(1\):\nno such package"):
-        extras.ensure(Paths(tmp_path / "root"), Extra("toxiproxy", "nowhere"), progress)
+        extras.ensure(Paths(tmp_path / "root"), Extra("toxiproxy", {"nowhere": "toxiproxy"}), progress)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
+from localkube.extras import KUEUE
 from tests.e2e.kit import Deployments, Model, stays, wait_until, wait_until_none
-from tests.install.conftest import Installed, gateway
+from tests.install.conftest import Installed, a_release, gateway
+from tests.platforms.guests import ensure_guest
+from tools.kubectl import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -19,6 +23,48 @@ API = "kueue.x-k8s.io/v1beta2"
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 PROMPT = [20, 21, 22, 23]
 Manifest = dict[str, Any]
+_NAMESPACE = "kueue-system"
+_CONFIG = {  # JSON is YAML
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "health": {"healthProbeBindAddress": ":8081"},
+    "metrics": {"bindAddress": ":8443"},
+    "webhook": {"port": 9443},
+    "integrations": {"frameworks": ["pod"]},
+}
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kueue, for pods alone; removed with its resources when the module ends."""
+    chart, images = ensure_guest(KUEUE)
+    repository, _, tag = images["manager"].partition(":")
+    config = tmp_path_factory.mktemp("kueue") / "config.yaml"
+    config.write_text(json.dumps(_CONFIG))
+    values = {
+        "controllerManager.manager.image.repository": repository,
+        "controllerManager.manager.image.tag": tag,
+        "controllerManager.manager.image.pullPolicy": "Never",
+        "controllerManager.manager.resources.requests.cpu": "50m",
+        "controllerManager.readinessProbe.initialDelaySeconds": "1",
+    }
+    said = [part for name, value in values.items() for part in ("--set-string", f"{name}={value}")]
+    said += ["--set-file", f"managerConfig.controllerManagerConfigYaml={config}"]
+    place = ["--namespace", _NAMESPACE]
+    try:
+        cluster.helm("upgrade", "--install", "kueue", str(chart), *place, "--create-namespace", *said, "--wait")
+        yield
+    finally:
+        cluster.kubectl("delete", "clusterqueues,resourceflavors", "--all")  # while there is who takes finalizers away
+        cluster.helm("uninstall", "kueue", *place, "--wait")
+        cluster.kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def queued(cluster: Cluster, kueue: None, tiny_model: Path) -> Iterator[Installed]:  # noqa: ARG001  # Kueue is there
+    """A release whose models start when Kueue lets them."""
+    with a_release(cluster, tiny_model) as mine:
+        yield mine
 
 
 def objects(num_pods: int) -> list[Manifest]:
@@ -138,7 +184,7 @@ def test_a_group_starts_whole_or_not_at_all_and_leaves_nothing_behind(queue: Que
 def test_who_matters_more_takes_the_place_of_a_model_whose_stream_ends_first(queue: Queue) -> None:
     name = queue.apply("cat")
     queue.deployments.wait(name, "condition=Ready", timeout_s=180)
-    [before] = queue.pods()
+    before = uids(queue, name)
     with gateway(queue.installed) as stub, ThreadPoolExecutor(1) as pool:
         stream = stub.Generate(long_request(name), timeout=240)
         tokens = list(next(stream).token_ids)
@@ -147,10 +193,15 @@ def test_who_matters_more_takes_the_place_of_a_model_whose_stream_ends_first(que
         queue.deployments.wait(urgent, "condition=Ready", timeout_s=240)
         assert len(tokens) + len(rest.result()) == 400, "the pod drained before it went"
         queue.waits(name)
-        assert before not in queue.pods()
+        assert not before & uids(queue, name)
         queue.deployments.delete(urgent)
         queue.deployments.wait(name, "condition=Ready", timeout_s=240)
         assert len(Model(stub, name).greedy(PROMPT, 4)) == 4
+
+
+def uids(queue: Queue, name: str) -> set[str]:
+    """Return by what a model's pods are told from others of their names."""
+    return {pod["metadata"]["uid"] for pod in queue.deployments.pods(name)}
 
 
 def long_request(name: str) -> pb.GenerateRequest:

@@ -1,0 +1,120 @@
+"""KEDA itself, and Kubernetes' own autoscaler behind it, write replicas by what the gateway tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from dormouse_api.v1 import inference_pb2 as pb
+from localkube.extras import KEDA
+from tests.e2e.kit import Deployments, Model, wait_until
+from tests.install.conftest import Installed, a_release, gateway
+from tests.platforms.guests import ensure_guest
+from tools.kubectl import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+
+_IMAGES = {"keda": "ghcr.io/kedacore/keda:latest", "keda-adapter": "ghcr.io/kedacore/keda-metrics-apiserver:latest"}
+PROMPT = [20, 21, 22, 23]
+PER_REPLICA, LENGTH = 2, 400
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def keda(cluster: Cluster) -> Iterator[None]:
+    """KEDA, by the manifests of its own repository; removed when the module ends."""
+    kept, images = ensure_guest(KEDA)
+    manifests = cluster.kubectl("kustomize", str(kept / "minimal"))
+    for name, theirs in _IMAGES.items():
+        assert theirs in manifests
+        manifests = manifests.replace(theirs, images[name])
+    manifests = manifests.replace("imagePullPolicy: Always", "imagePullPolicy: Never")
+    try:
+        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+        for deployment in ("keda-operator", "keda-metrics-apiserver"):
+            cluster.wait(f"deployment/{deployment}", "condition=Available", "keda")
+        yield
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
+
+
+@pytest.fixture(scope="module")
+def scaled(cluster: Cluster, keda: None, tiny_model: Path) -> Iterator[Installed]:  # noqa: ARG001  # KEDA is there
+    """A release whose gateway KEDA may ask."""
+    with a_release(cluster, tiny_model, {"gateway.scaler.enabled": "true"}) as mine:
+        yield mine
+
+
+def scaled_object(installed: Installed, name: str) -> Manifest:
+    """Return what has KEDA scale a deployment, and not wait before it scales it back."""
+    release = installed.release
+    trigger = {
+        "scalerAddress": f"{release.gateway}.{release.namespace}.svc:9003",
+        "deployment": name,
+        "targetOutstandingPerReplica": str(PER_REPLICA),
+    }
+    at_once = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": name},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": "inference.dormouse.dev/v1alpha1",
+                "kind": "InferenceDeployment",
+                "name": name,
+            },
+            "minReplicaCount": 1,
+            "maxReplicaCount": 2,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": at_once}},
+            "triggers": [{"type": "external-push", "metadata": trigger}],
+        },
+    }
+
+
+def test_requests_bring_a_second_replica_and_their_end_takes_it_away(scaled: Installed) -> None:
+    cluster, deployments = scaled.cluster, Deployments(scaled.cluster, scaled.namespace)
+    manifest = deployments.manifest("tern", engine={"kvCacheMemory": "64Mi"}, lifecycle={"desiredState": "Active"})
+    del manifest["spec"]["replicas"]  # KEDA's to write
+    cluster.apply(manifest, scaled.namespace)
+    deployments.wait("tern", "condition=Ready", timeout_s=180)
+    cluster.apply(scaled_object(scaled, "tern"), scaled.namespace)
+    cluster.wait("scaledobject/tern", "condition=Ready", scaled.namespace)
+    with gateway(scaled) as stub, ThreadPoolExecutor(4) as pool:
+        is_over = Event()
+        lengths = [pool.submit(ask_until, is_over, Model(stub, "tern")) for _ in range(2 * PER_REPLICA)]
+        try:
+            deployments.wait("tern", "jsonpath={.status.readyReplicas}=2", timeout_s=180)
+        finally:
+            is_over.set()
+        assert {length for each in lengths for length in each.result()} == {LENGTH}, "no request was lost"
+        wait_until(lambda: len(deployments.pods("tern")) == 1, timeout_s=180)
+        assert len(Model(stub, "tern").greedy(PROMPT, 4)) == 4
+
+
+def test_two_that_would_write_replicas_are_told_apart(scaled: Installed) -> None:
+    cluster, deployments = scaled.cluster, Deployments(scaled.cluster, scaled.namespace)
+    deployments.apply("wren", engine={"kvCacheMemory": "64Mi"}, scaling={"maxReplicas": 2})
+    cluster.apply(scaled_object(scaled, "wren"), scaled.namespace)
+    said = wait_until(lambda: [event for event in warnings(cluster, scaled.namespace) if "spec.scaling" in event])
+    assert any("remove spec.scaling or the ScaledObject" in event for event in said)
+
+
+def warnings(cluster: Cluster, namespace: str) -> list[str]:
+    """Return what Events warn of."""
+    return [event["message"] for event in cluster.list("events", namespace) if event["type"] == "Warning"]
+
+
+def ask_until(is_over: Event, model: Model) -> list[int]:
+    """Ask for LENGTH tokens again and again until it is over; return how many came each time."""
+    sampling = pb.SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
+    lengths = []
+    while not is_over.is_set():
+        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=PROMPT), sampling_params=sampling)
+        lengths.append(sum(len(answer.token_ids) for answer in model.generate(request)))
+    return lengths
