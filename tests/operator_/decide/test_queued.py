@@ -1,4 +1,4 @@
-"""Pods for which no node is looked for yet, as somebody holds them: what is said of them, and that groups wait whole."""
+"""Pods that somebody holds before a node is looked for: what is said of them, and that groups wait whole."""
 
 from __future__ import annotations
 
