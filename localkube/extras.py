@@ -67,7 +67,7 @@ def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
     progress.say(f"building {extra.name}: once, a minute or more")
     env = go_environment(caches)
     for package, name in extra.binaries.items():
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", building / name]
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(building / name)]
         _run_go([go, "build", *flags, package], extra, env)
     if extra.kept:
         module, _, kept = extra.kept.partition("@")
