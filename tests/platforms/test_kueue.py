@@ -161,7 +161,7 @@ def test_a_request_brings_a_model_back_through_the_queue(queue: Queue) -> None:
         queue.deployments.patch(name, {"lifecycle": {"desiredState": "Zero"}})
         queue.deployments.wait(name, "jsonpath={.status.phase}=Zero")
         wait_until_none(queue.workloads)
-        queue.deployments.patch(name, {"lifecycle": {"desiredState": "Auto", "zeroAfterSeconds": 600}})
+        queue.deployments.patch(name, {"lifecycle": {"desiredState": "Auto"}})
         assert Model(stub, name).greedy(PROMPT, 6, timeout_s=180) == before, "held, admitted, answered"
 
 
