@@ -8,7 +8,7 @@ from pathlib import Path
 from tools.bootstrap import ROOT
 
 MARK = "pytest.mark." + "cluster"
-SLOW_ONLY = {"install"}  # `make e2e-install` runs it
+SLOW_ONLY = {"install", "platforms"}  # `make e2e-install`, `make e2e-platforms`
 
 
 def test_every_folder_with_tests_of_the_cluster_is_one_where_make_e2e_looks():
