@@ -7,7 +7,35 @@ OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 POOL = {"name": "shared"}
 STORE = {"size": "1Gi"}
 DRAFT = "pvc://drafts/small"
+WITH_VLLM = {"image": "worker-vllm:1", "engine": {"runtime": "vllm", "device": "cpu"}}
+NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal names
+    ({"engine": {"device": "cuda"}}, "engine.device"),
+    ({"task": "embed"}, "task"),
+    ({"parallelism": {"tensor": 2}}, "parallelism"),
+    ({"parallelism": {"pipeline": 2}}, "parallelism"),
+    ({"engine": {"loadFormat": "sharded_state"}}, "engine.loadFormat"),
+    ({"engine": {"quantization": "int8"}}, "engine.quantization"),
+    ({"engine": {"speculation": {"method": "ngram"}}}, "engine.speculation.method"),
+    ({"engine": {"enableLora": True}}, "engine.enableLora"),
+    ({"engine": {"kvStore": STORE}}, "engine.kvStore"),
+    ({"engine": {"swapSpace": "1Gi"}}, "engine.swapSpace"),
+    ({"engine": {"compileSizes": [1]}}, "engine.compileSizes"),
+    ({"engine": {"prefaultKvCache": True}}, "engine.prefaultKvCache"),
+    ({"lifecycle": {"keepPrefixCache": True}}, "lifecycle.keepPrefixCache"),
+    ({"lifecycle": {"spareEngine": True}}, "lifecycle.spareEngine"),
+    ({"lifecycle": {"desiredState": "Asleep"}}, "lifecycle.sleepLevel"),
+    ({"rollout": {"strategy": "SleepSwap"}}, "rollout.strategy"),
+]
 REFUSED = [
+    ({"engine": {"runtime": "sglang"}}, ["spec.engine.runtime", "sglang", "vllm"]),
+    ({"engine": WITH_VLLM["engine"]}, ["spec.image has to be one with that engine in /opt/vllm"]),
+    *(
+        (
+            {**WITH_VLLM, **spec, "engine": {**WITH_VLLM["engine"], **spec.get("engine", {})}},
+            [f"spec.{field} has to be", "where spec.engine.runtime is vllm"],
+        )
+        for spec, field in NOT_WITH_VLLM
+    ),
     ({"replicas": -1}, ["spec.replicas", "-1", "0"]),
     ({"engine": {"maxModelLen": 0}}, ["spec.engine.maxModelLen", "0", "1"]),
     ({"engine": {"maxNumSeqs": -4}}, ["spec.engine.maxNumSeqs", "-4", "1"]),

@@ -94,6 +94,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
         "replicas": 1,
         "parallelism": {"tensor": 1, "pipeline": 1, "schedulingDeadlineSeconds": 600},
         "engine": {
+            "runtime": "dormouse",
             "device": "cuda",
             "dtype": "auto",
             "maxNumSeqs": 64,

@@ -35,13 +35,14 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of 
 }
 OF_THE_PROGRAM = {  # what no user of the resource says
     *("model", "model_impl", "memory_limit_bytes", "tokenizer_cache", "profile_cache", "threads"),
-    *("attention_backend", "engine_runtime", "runtime", "worker_cls", "worker_extension_cls"),
+    *("attention_backend", "engine_runtime", "worker_cls", "worker_extension_cls"),
     # a grant's words
     *("device_memory_budget_bytes", "device_memory_reserve_bytes", "device_memory_sharers", "expected_device"),
     "image_dir",  # between front and engine of one worker
     *("kv_store_dir", "kv_store_size_bytes"),  # made of spec.engine.kvStore: tests/operator_/manifests/test_kv_store.py
 }
 OTHER = {  # a value that is not the default
+    "runtime": "vllm",
     "task": "embed",
     "device": "cpu",
     "dtype": "bfloat16",
@@ -81,6 +82,7 @@ READ_AS = {
     "swap_space_bytes": 2 << 20,
     "compile_sizes": (1, 8),
 }
+BESIDE = {"runtime": {"device": "cpu"}}  # without which a word is refused
 THE_POD_SAYS = {"profile_cache", "model"}  # always
 
 
@@ -101,6 +103,8 @@ def settings_of(**words):
     for name, value in words.items():
         part, word = word_of(name)
         parts[part][word] = value
+    if "runtime" in words:
+        parts[""]["image"] = "worker-vllm:1"
     metadata, alone = {"namespace": "team", "name": "tiny", "uid": "u1"}, parts.pop("")
     parts["engine"]["speculation"] = parts.pop("speculation")
     deployment = parse_deployment(
@@ -153,8 +157,9 @@ def test_bounds_and_choices_are_those_of_the_worker(name):
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_word_of_the_resource_reaches_this_field_of_the_worker_and_no_other(name):
-    expected = msgspec.structs.replace(settings_of(), **{name: READ_AS.get(name, OTHER[name])})
-    assert settings_of(**{name: OTHER[name]}) == expected
+    beside = BESIDE.get(name, {})
+    expected = msgspec.structs.replace(settings_of(**beside), **{name: READ_AS.get(name, OTHER[name])})
+    assert settings_of(**beside, **{name: OTHER[name]}) == expected
 
 
 def test_a_resource_that_says_nothing_leaves_all_to_the_workers_defaults():

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dormouse_operator.manifests.inference_pool import LOCAL_SOCKET
 from dormouse_operator.manifests.kv_store import store_flags
 from dormouse_operator.model import Deployment, Engine
+from dormouse_operator.model.wanted import VLLM
 from dormouse_operator.parse import DEVICE_GRANTS
 
 _PROFILE_CACHE = "/tmp/profile"  # noqa: S108  # the pod's own: a container that starts again finds it
 _DEFAULT_ENGINE = Engine()
+ENGINE_PYTHONS = {VLLM: "/opt/vllm/bin/python"}  # of images for runtimes that are not ours
 
 
 def worker_arguments(deployment: Deployment) -> list[str]:
@@ -17,6 +19,8 @@ def worker_arguments(deployment: Deployment) -> list[str]:
     flags: dict[str, object] = {
         "--model": deployment.model.path,
         "--served-model-name": deployment.model.served_name,
+        "--runtime": _unless_default(engine, "runtime"),
+        "--engine-python": ENGINE_PYTHONS.get(engine.runtime),
         "--device": engine.device,
         "--task": _unless_auto(engine.task),
         "--dtype": engine.dtype,

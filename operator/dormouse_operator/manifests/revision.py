@@ -23,7 +23,15 @@ from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
-    *("prefault_kv_cache", "compile_sizes", "async_scheduling", "tool_call_parser", "reasoning_parser", "quantization"),
+    *(
+        "runtime",
+        "prefault_kv_cache",
+        "compile_sizes",
+        "async_scheduling",
+        "tool_call_parser",
+        "reasoning_parser",
+        "quantization",
+    ),
     *("task", "speculation_method", "num_speculative_tokens", "kv_store", "speculation_model", "speculation_claim"),
     *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "kv_cache_dtype"),
 }

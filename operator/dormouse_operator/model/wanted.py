@@ -124,6 +124,9 @@ class KvStore:
     secret: SecretKey | None = None  # encrypts what is kept; None = it is not encrypted
 
 
+OWN_RUNTIME, VLLM = "dormouse", "vllm"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How each worker computes; None leaves the choice to the worker. Sizes in bytes.
@@ -131,6 +134,7 @@ class Engine:
     A test compares defaults, schema and pod arguments with the worker's own settings.
     """
 
+    runtime: str = OWN_RUNTIME  # whose engine it is
     device: str = "cuda"
     dtype: str = "auto"
     max_model_len: int | None = None

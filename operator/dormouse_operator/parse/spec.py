@@ -28,6 +28,7 @@ from dormouse_operator.parse.adapters import parse_adapters, parse_names
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.queues import with_queue
 from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.runtimes import require_fitting_runtime
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
@@ -45,10 +46,11 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    lifecycle, parallelism = parse_lifecycle(spec.get("lifecycle") or {}), spec.get("parallelism") or {}
-    _require_fitting_group(lifecycle, parallelism)
     model, engine = _parse_model(spec, key.name), _parse_engine(spec)
-    return Deployment(
+    lifecycle = parse_lifecycle(spec.get("lifecycle") or {}, engine.runtime)
+    parallelism = spec.get("parallelism") or {}
+    _require_fitting_group(lifecycle, parallelism)
+    deployment = Deployment(
         key=key,
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
@@ -76,6 +78,8 @@ def parse_deployment(raw: Raw) -> Deployment:
         canary=_parse_canary(raw),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
+    require_fitting_runtime(deployment)
+    return deployment
 
 
 def _parse_canary(raw: Raw) -> Canary | None:

@@ -7,7 +7,7 @@ import pytest
 from dormouse_operator.decide.conditions import degraded, sleep_verified
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.findings import find
-from dormouse_operator.model import Condition, Lifecycle, WorkerState
+from dormouse_operator.model import Condition, Engine, Lifecycle, WorkerState
 from dormouse_operator.testing.nouns import a_deployment, a_pod, a_report, a_situation, a_worker, but, recorded
 
 S = WorkerState
@@ -104,3 +104,10 @@ def test_an_agreement_names_who_has_not_reported():
         of(seen, "BlocksAgreed").message
         == "blocks agreed: 2000, as pod tiny-abcd1234-0 reported; still without a report: tiny-abcd1234-1"
     )
+
+
+def test_an_engine_without_levels_1_and_2_says_what_puts_it_to_sleep():
+    foreign = a_deployment(engine=Engine(runtime="vllm", device="cpu"), image="worker-vllm:1")
+    condition = of(a_situation(a_worker(), deployment=foreign), "Asleep")
+    assert (condition.status, condition.reason) == ("False", "Awake")
+    assert condition.message.endswith("; runtime vllm has no sleep of level 1 and 2, only 3 and Zero")

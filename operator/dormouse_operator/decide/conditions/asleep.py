@@ -9,7 +9,7 @@ from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AT_REST, WAKEABLE, Condition, Pod, Worker, WorkerState
 from dormouse_operator.model.units import in_gib
-from dormouse_operator.model.wanted import STANDBY_LEVEL
+from dormouse_operator.model.wanted import OWN_RUNTIME, STANDBY_LEVEL
 
 TYPE = "Asleep"
 WAKING = "Waking"
@@ -52,6 +52,8 @@ def _awake(situation: Situation) -> Condition:
     turn = situation.observed.turn
     words = f"spec.lifecycle.desiredState is {situation.deployment.lifecycle.desired_state}"
     words += f"; {turn.shares}: who is called has it" if turn and not turn.complaint else ""
+    if situation.deployment.engine.runtime != OWN_RUNTIME:
+        words += f"; runtime {situation.deployment.engine.runtime} has no sleep of level 1 and 2, only 3 and Zero"
     awake = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.READY]
     if len(awake) + situation.spare_replicas == situation.wanted_replicas:
         return not_yet(TYPE, AWAKE, words + spare_words(situation))
