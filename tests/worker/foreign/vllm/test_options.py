@@ -45,12 +45,17 @@ def test_a_gguf_file_is_refused():
 def test_what_both_know_keeps_its_name():
     words = {"dtype": "bfloat16", "max_num_seqs": 7, "max_num_batched_tokens": 99, "seed": 3, "max_model_len": 300}
     check_vllm_settings(settings(**words))
-    assert engine_options(settings(**words)).items() >= words.items()
+    assert engine_options(settings(**words), can_compile=True).items() >= words.items()
 
 
 def test_what_is_left_open_is_vllms_own_choice():
-    assert not {"max_model_len", "block_size"} & engine_options(settings()).keys()
-    assert engine_options(settings(block_size=64))["block_size"] == 64
+    assert not {"max_model_len", "block_size"} & engine_options(settings(), can_compile=True).keys()
+    assert engine_options(settings(block_size=64), can_compile=True)["block_size"] == 64
+
+
+def test_without_a_compiler_nothing_is_compiled():
+    assert engine_options(settings(), can_compile=False)["enforce_eager"]
+    assert not engine_options(settings(), can_compile=True)["enforce_eager"]
 
 
 def test_variables_of_the_user_stay_but_for_the_one_that_keeps_the_engine_here():

@@ -7,6 +7,9 @@ is made first and measures once; the core is built around it when the number of 
 from __future__ import annotations
 
 import gc
+import logging
+import os
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +30,8 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.foreign.vllm.interface import BlockShape, CoreLoad, Loaded, Piece, Row, Step, VllmRequest
 from dormouse_worker.foreign.vllm.options import engine_options
 
+logger = logging.getLogger(__name__)
+
 QUEUED, SCHEDULED = 1, 2  # of vLLM's EngineCoreEventType
 BOUNDLESS_BYTES = 1 << 50
 
@@ -39,8 +44,10 @@ class PatientExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM is not the
         return [BOUNDLESS_BYTES]
 
     def compute_most(self) -> None:
-        """Run the largest batch, as vLLM does to see what is left."""
+        """Run the largest batch, as vLLM does to see what is left; it does not where it compiles nothing."""
         super().determine_available_memory()
+        if self.vllm_config.model_config.enforce_eager:
+            self.driver_worker.worker.model_runner.profile_run()
 
 
 class VllmCore:
@@ -48,6 +55,9 @@ class VllmCore:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
+        self._can_compile = any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
+        if not self._can_compile:
+            logger.warning("there is no C++ compiler here (CXX, g++, clang++): vLLM computes without compiling, slower")
         self._config: Any = None
         self._executor: Any = None
         self._core: Any = None
@@ -58,7 +68,7 @@ class VllmCore:
     def load(self) -> Loaded:
         """See `Core`."""
         try:
-            options = engine_options(self._settings)
+            options = engine_options(self._settings, can_compile=self._can_compile)
             self._config = EngineArgs(distributed_executor_backend=PatientExecutor, **options).create_engine_config()
         except (ValueError, VLLMClientError) as error:  # pydantic's is a ValueError
             raise InvalidSettings(f"vLLM refuses these settings: {error}") from error

@@ -40,8 +40,8 @@ def check_vllm_settings(settings: EngineSettings) -> None:
         raise InvalidSettings(f"model is {settings.model}; runtime 'vllm' reads directories with *.safetensors")
 
 
-def engine_options(settings: EngineSettings) -> dict[str, Any]:
-    """Return vLLM's EngineArgs. What is left out is vLLM's own default."""
+def engine_options(settings: EngineSettings, *, can_compile: bool) -> dict[str, Any]:
+    """Return vLLM's EngineArgs. What is left out is vLLM's own default; without a C++ compiler nothing is compiled."""
     options: dict[str, Any] = {
         "model": settings.model,
         "skip_tokenizer_init": True,  # our front has it
@@ -56,6 +56,7 @@ def engine_options(settings: EngineSettings) -> dict[str, Any]:
         "scheduling_policy": "priority",
         "kv_cache_memory_bytes": PLACEHOLDER_BYTES,
         "disable_log_stats": False,
+        "enforce_eager": not can_compile,
     }
     if settings.max_model_len:
         options["max_model_len"] = settings.max_model_len

@@ -1,0 +1,44 @@
+"""A deployment whose engine is vLLM's, on a real cluster: the agreement, tokens, and a pod that goes to Zero and back.
+
+vLLM lies in the benchmarks' environment; the pod finds it where an image would have it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench.peer_env import peer_dir
+from tools.release import worker_image
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def template():
+    """Return pods that have vLLM at /opt/vllm, and the interpreter that its environment was made with."""
+    folders = {"vllm": (str(peer_dir()), "/opt/vllm"), "python": (sys.base_prefix, sys.base_prefix)}
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in folders.items()]
+    mounts = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in folders.items()]
+    return {"spec": {"volumes": volumes, "containers": [{"name": "worker", "volumeMounts": mounts}]}}
+
+
+def test_a_deployment_of_vllm_agrees_serves_and_comes_back_from_zero(deployments, model_of, eventually):
+    name = deployments.apply(
+        "foreign",
+        image=worker_image(),
+        engine={"runtime": "vllm"},
+        resources={"requests": {"cpu": "50m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
+        template=template(),
+    )
+    deployments.wait(name, "condition=Ready", timeout_s=400)
+    assert deployments.status(name)["kvCache"]["numGpuBlocks"] > 0
+    assert "runtime vllm has no sleep of level 1 and 2" in deployments.condition(name, "Asleep")["message"]
+    eventually(lambda: model_of.answers(name, [5], 1))
+    before = model_of(name).greedy([3, 1, 4], 8)
+    deployments.patch(name, {"lifecycle": {"desiredState": "Zero"}})
+    eventually(lambda: not deployments.pods(name))
+    deployments.patch(name, {"lifecycle": {"desiredState": "Auto"}})
+    deployments.wait(name, "condition=Ready", timeout_s=400)
+    eventually(lambda: model_of.answers(name, [5], 1))
+    assert model_of(name).greedy([3, 1, 4], 8) == before
