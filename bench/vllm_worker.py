@@ -3,6 +3,7 @@
 It is the same vLLM. Both keep 64 requests under way and send the next as soon as one is answered; every token is a
 message with its text. They take turns: vLLM's server is stopped while the worker is asked, and the worker rests by
 itself. Then the conformance kit asks the worker: every rule that it claims should be kept. Rows go into platform.json.
+--parts race or kit measures one of the two.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench.workload import make_workload
 from dormouse_conformance.run import Outcome
 from tests.conformance.kit import findings, target
 
+PARTS = ("race", "kit")
 MODEL, DTYPE = "small", "bfloat16"
 UNDER_WAY = 64
 GOAL = RatioAtLeast(0.95)
@@ -41,7 +43,9 @@ def measure(options: Options, console: Console) -> list[Row]:
     except NoPeer as reason:
         console.print(f"  {reason}", style="yellow", highlight=False)
         return []
-    return [*_race(options, console), _kept(options)]
+    wanted = options.parts or PARTS
+    rows = _race(options, console) if "race" in wanted else []
+    return [*rows, _kept(options)] if "kit" in wanted else rows
 
 
 def _race(options: Options, console: Console) -> list[Row]:

@@ -23,6 +23,16 @@ def template():
     return {"spec": {"volumes": volumes, "containers": [{"name": "worker", "volumeMounts": mounts}]}}
 
 
+@pytest.fixture
+def folders_of_the_node(cluster, namespace):
+    """Let pods of the namespace mount folders of their node, for one test."""
+    label = "pod-security.kubernetes.io/enforce"
+    cluster.kubectl("label", "namespace", namespace, f"{label}=privileged", "--overwrite")
+    yield
+    cluster.kubectl("label", "namespace", namespace, f"{label}=restricted", "--overwrite")
+
+
+@pytest.mark.usefixtures("folders_of_the_node")
 def test_a_deployment_of_vllm_agrees_serves_and_comes_back_from_zero(deployments, model_of, eventually):
     name = deployments.apply(
         "foreign",
