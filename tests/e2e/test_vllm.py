@@ -6,6 +6,7 @@ vLLM lies in the benchmarks' environment; the pod finds it where an image would 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def template():
-    """Return pods that have vLLM at /opt/vllm, and the interpreter that its environment was made with."""
-    folders = {"vllm": (str(peer_dir()), "/opt/vllm"), "python": (sys.base_prefix, sys.base_prefix)}
+    """Return pods that have vLLM at /opt/vllm, the interpreter of its environment, and the library that it needs."""
+    numa = next(Path("/usr/lib").glob("*/libnuma.so.1"))
+    folders = {
+        "vllm": (str(peer_dir()), "/opt/vllm"),
+        "python": (sys.base_prefix, sys.base_prefix),
+        "numa": (str(numa.resolve()), "/opt/lib/libnuma.so.1"),
+    }
     volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in folders.items()]
     mounts = [{"name": name, "mountPath": at, "readOnly": True} for name, (_, at) in folders.items()]
-    return {"spec": {"volumes": volumes, "containers": [{"name": "worker", "volumeMounts": mounts}]}}
+    root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0}  # whose the interpreter is, and nobody else's
+    libraries = {"name": "LD_LIBRARY_PATH", "value": "/opt/lib"}
+    worker = {"name": "worker", "volumeMounts": mounts, "env": [libraries]}
+    return {"spec": {"volumes": volumes, "securityContext": root, "containers": [worker]}}
 
 
 @pytest.fixture
@@ -41,7 +50,7 @@ def test_a_deployment_of_vllm_agrees_serves_and_comes_back_from_zero(deployments
         resources={"requests": {"cpu": "50m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
         template=template(),
     )
-    deployments.wait(name, "condition=Ready", timeout_s=400)
+    deployments.wait(name, "condition=Ready", timeout_s=240)
     assert deployments.status(name)["kvCache"]["numGpuBlocks"] > 0
     assert "runtime vllm has no sleep of level 1 and 2" in deployments.condition(name, "Asleep")["message"]
     eventually(lambda: model_of.answers(name, [5], 1))
@@ -49,6 +58,6 @@ def test_a_deployment_of_vllm_agrees_serves_and_comes_back_from_zero(deployments
     deployments.patch(name, {"lifecycle": {"desiredState": "Zero"}})
     eventually(lambda: not deployments.pods(name))
     deployments.patch(name, {"lifecycle": {"desiredState": "Auto"}})
-    deployments.wait(name, "condition=Ready", timeout_s=400)
+    deployments.wait(name, "condition=Ready", timeout_s=240)
     eventually(lambda: model_of.answers(name, [5], 1))
     assert model_of(name).greedy([3, 1, 4], 8) == before
