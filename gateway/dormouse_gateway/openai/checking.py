@@ -101,8 +101,15 @@ def _check_number(value: float, schema: Schema, path: str) -> None:
     least, above, most = (schema.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
     fits = (least is None or value >= least) and (above is None or value > above) and (most is None or value <= most)
     if not fits:
-        low = f"above {above:g}" if above is not None else f"from {least:g}" if least is not None else "any"
-        raise refuse(path, shown(value), low + (f" to {most}" if most is not None else ""))
+        raise refuse(path, shown(value), _range(least, above, most))
+
+
+def _range(least: float | None, above: float | None, most: float | None) -> str:
+    """Return the bounds in words; there is at least one."""
+    if least is None and above is None:
+        return f"at most {most}"
+    low = f"from {least:g}" if above is None else f"above {above:g}"
+    return low if most is None else f"{low} to {most}"
 
 
 def _check_text(value: str, schema: Schema, path: str) -> None:

@@ -201,3 +201,56 @@ def test_a_refusal_says_which_part_does_not_fit(value, schema, message):
 @pytest.mark.parametrize("numbers", [[], [0], [9, 0, 5], [3.0]])
 def test_whole_numbers_of_the_range_fit(numbers):
     check(numbers, DIGITS, "at")
+
+
+LISTS = {"anyOf": [TEXT, {"type": "array", "items": TEXT}, DIGITS, {"type": "null"}]}
+CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+SIZED = {"type": "object", "minProperties": 1, "maxProperties": 2}
+KINDS = [{"type": "object", "properties": {"type": {"enum": [kind]}}, "required": ["type"]} for kind in "abc"]
+UNNAMED = {"type": "object", "properties": {"type": {"enum": ["d"]}, "x": TEXT}, "required": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "param", "message"),
+    [
+        ([1], {"type": "object"}, None, "body is [1]; allowed: an object"),
+        (True, {"anyOf": [TEXT, {"type": "integer"}]}, "at", "at is true; allowed: a string or an integer"),
+        ("é", {"type": "null"}, "at", 'at is "\\u00e9"; allowed: null'),
+        (58 * "a", {"type": "null"}, "at", f'at is "{58 * "a"}"; allowed: null'),
+        (59 * "a", {"type": "null"}, "at", f'at is "{59 * "a"}…; allowed: null'),
+        ("\ud800", TEXT, "at", "at is no text; allowed: UTF-8, without single surrogates"),
+        ("", {"type": "string", "minLength": 1}, "at", "at is 0 characters; allowed: at least 1"),
+        ("abc", {"type": "string", "maxLength": 2}, "at", "at is 3 characters; allowed: 0 to 2"),
+        (3, {"type": "integer", "maximum": 2}, "at", "at is 3; allowed: at most 2"),
+        (0, {"type": "number", "exclusiveMinimum": 0}, "at", "at is 0; allowed: above 0"),
+        ({}, SIZED, "at", "at is 0 entries; allowed: 1 to 2"),
+        ({"b": 1}, CLOSED, "at.b", "at.b is not supported"),
+        ([1, "a"], LISTS, "at[1]", 'at[1] is "a"; allowed: an integer'),
+        (["a", 1], LISTS, "at[1]", "at[1] is 1; allowed: a string"),
+        ([True], LISTS, "at[0]", "at[0] is true; allowed: a string"),
+        ({"x": 1}, {"anyOf": [KINDS[0], UNNAMED]}, "at.x", "at.x is 1; allowed: a string"),
+        ({}, {"anyOf": KINDS}, "at.type", 'at.type is missing; allowed: "a"'),
+    ],
+)
+def test_a_refusal_is_told_with_its_field_and_code(value, schema, param, message):
+    with pytest.raises(ApiError) as caught:
+        check(value, schema, "at" if param else "")
+    assert str(caught.value) == message
+    assert caught.value.param == (param or "body")
+    assert caught.value.status == 400
+    assert caught.value.code == ("unsupported_parameter" if "not supported" in message else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ("", {"type": "string"}),
+        ("ab", {"type": "string", "maxLength": 2}),
+        ({"a": 1, "b": 2}, SIZED),
+        (1.7976931348623157e308, {"type": "number"}),
+        (-1.7976931348623157e308, {"type": "number"}),
+        ([], LISTS),
+    ],
+)
+def test_limits_themselves_fit(value, schema):
+    check(value, schema, "at")
