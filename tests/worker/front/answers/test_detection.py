@@ -45,9 +45,10 @@ def test_what_the_settings_say_goes_before_the_template():
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"tool_call_parser": "hermse"}, ["--tool-call-parser", "'hermse'", "hermes", "openai", "package"]),
-        ({"reasoning_parser": "hermes"}, ["--reasoning-parser", "'hermes'", "think"]),
-        ({"tool_call_parser": "response_template"}, ["--tool-call-parser", "'response_template'"]),
+        ({"tool_call_parser": "hermse"}, ["--tool-call-parser is 'hermse'; it is one of auto, none, ", "hermes, "]),
+        ({"reasoning_parser": "hermes"}, ["--reasoning-parser is 'hermes'; it is one of auto, none, ", "think, "]),
+        ({"tool_call_parser": "response_template"}, ["--tool-call-parser is 'response_template'; ", ", or install the"]),
+        ({"reasoning_parser": "response_template"}, ["--reasoning-parser is 'response_template'; "]),
     ],
 )
 def test_a_family_that_nobody_knows_is_refused_with_those_that_are_known(said, words):

@@ -157,6 +157,7 @@ def test_a_checkpoints_own_words_go_before_the_families_and_settings_before_both
     assert chosen("chatml", tool_call_parser="none") == ("", RESPONSE_TEMPLATE)
     assert chosen("chatml", reasoning_parser="think") == (RESPONSE_TEMPLATE, "think")
     assert chosen("chatml", tool_call_parser=RESPONSE_TEMPLATE, reasoning_parser="none") == (RESPONSE_TEMPLATE, "")
+    assert chosen("chatml", reasoning_parser=RESPONSE_TEMPLATE) == (RESPONSE_TEMPLATE, RESPONSE_TEMPLATE)
 
 
 def test_grammars_write_calls_as_the_chat_template_shows_them_if_they_are_read_so():
