@@ -47,7 +47,10 @@ def test_what_the_settings_say_goes_before_the_template():
     [
         ({"tool_call_parser": "hermse"}, ["--tool-call-parser is 'hermse'; it is one of auto, none, ", "hermes, "]),
         ({"reasoning_parser": "hermes"}, ["--reasoning-parser is 'hermes'; it is one of auto, none, ", "think, "]),
-        ({"tool_call_parser": "response_template"}, ["--tool-call-parser is 'response_template'; ", ", or install the"]),
+        (
+            {"tool_call_parser": "response_template"},
+            ["--tool-call-parser is 'response_template'; ", ", or install the"],
+        ),
         ({"reasoning_parser": "response_template"}, ["--reasoning-parser is 'response_template'; "]),
     ],
 )
