@@ -89,6 +89,14 @@ def test_a_session_is_found_after_every_gap_and_by_nobody_else(start_worker, tmp
     assert ask(other).cached == 0
     assert counted(other, "hits_total") == 0
 
+    rounded = start_worker(model, *flags, "--kv-cache-dtype", "int8")
+    rounded.start()
+    answer = ask(rounded)
+    assert answer.cached == 0
+    sleep(rounded, 2)
+    wake(rounded)
+    assert ask(rounded) == Answer(answer.tokens, KNOWN)
+
 
 def test_an_encrypted_session_is_found_by_who_has_the_secret_alone(start_worker, tmp_path):
     model = write_tiny_model(tmp_path / "model", max_position_embeddings=MAX_LEN)

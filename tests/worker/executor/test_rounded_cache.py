@@ -12,8 +12,11 @@ from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.model.cache_rules import check_cache_dtype
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
-from tests.worker.executor.sleeping_rank import EVERY_WORKER, PROMPTS, SleepingRank
+from tests.worker.executor.grammar_kit import BoundRank, schema
+from tests.worker.executor.sleeping_rank import EVERY_WORKER, PROMPTS, WORKERS, SleepingRank
+from tests.worker.executor.test_adapters import AdaptedRank
 from tests.worker.executor.test_drafts import ASKED, Asking
+from tests.worker.executor.test_grammars import PERSON
 from tests.worker.executor.test_groups import PROMPTS as GROUP_PROMPTS
 from tests.worker.executor.test_groups import make_engine, run
 
@@ -69,6 +72,30 @@ def test_drafts_change_no_token(tiny_model, settings):
         said.append(asking.say(ASKED)[0])
         asking.close()
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_adapters_say_together_what_each_says_alone(tiny_model, tmp_path, worker):
+    rank = AdaptedRank(tiny_model, tmp_path, worker, **ROUNDED)
+    together, alone = rank.answers(), []
+    for digest in ("", *rank.digests):
+        start = len(rank._sent)
+        name = rank.start(digest)
+        alone.append(rank.finish(start).said[name])
+    assert together == alone
+    assert len({str(said) for said in together}) == 3
+    rank.close()
+
+
+@pytest.mark.parametrize("worker", EVERY_WORKER)
+def test_bound_answers_are_cut_short_nowhere(tiny_model, worker):
+    said = []
+    for num_tokens in (64, 16):
+        rank = BoundRank(tiny_model, worker, max_num_batched_tokens=num_tokens, **ROUNDED)
+        said.append(rank.answer(schema(PERSON), temperature=1.0, seed=5))
+        rank.close()
+    assert [answer.finish_reason for answer in said] == ["stop"] * 2
+    assert said[0].token_ids == said[1].token_ids
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.cache_rows import round_values
 from tests.gpu.attention_world import Case, World
 
 CPU = torch.device("cpu")
@@ -15,6 +16,10 @@ CASES = {
     "in pairs": Case("in pairs", sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))),
     "soft caps": Case("soft caps", soft_cap=5.0, spans=((LONG - 1, LONG), (0, 70))),
     "sinks": Case("sinks", has_sinks=True, spans=((LONG - 1, LONG), (0, 70))),
+    "8 bits": Case("8 bits", is_rounded=True, spans=((LONG - 1, LONG), (5, 70))),
+    "8 bits in pairs": Case(
+        "8 bits in pairs", is_rounded=True, sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))
+    ),
     "a window": Case("a window", window=600, spans=((LONG - 1, LONG), (0, 70))),
     "many": Case("many", heads=(12, 4), spans=tuple((end - 1, end) for end in (7, 64, 65, 513, 600, 700, 800, 1100))),
 }
@@ -36,6 +41,12 @@ def slots_of(world, row):
     )
 
 
+def no_number(case, pool):
+    """Return what the cache holds of a head that is none."""
+    row = torch.full((case.sizes[pool == "value"],), NAN)
+    return round_values(row) if case.is_rounded else row.to(case.dtype)
+
+
 def sees(world, row, places):
     """Return which rows of a sequence see one of the places."""
     starts = world.metadata.query_starts
@@ -54,7 +65,8 @@ def test_it_reaches_every_row_that_sees_it_and_no_other(kernels, name, places, p
     before = attend(backend, world)
     assert before.isfinite().all()
     row, kv_head = len(CASES[name].spans) - 1 if name == "many" else 0, 1
-    getattr(world.layer, pool)[slots_of(world, row)[slice(*PLACES[places])], kv_head] = NAN
+    rows = getattr(world.layer, pool)
+    rows[slots_of(world, row)[slice(*PLACES[places])], kv_head] = no_number(CASES[name], pool)
     after = attend(backend, world)
     shared = CASES[name].heads[0] // CASES[name].heads[1]
     start, end = world.metadata.query_starts[row : row + 2]

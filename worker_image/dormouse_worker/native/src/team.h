@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int64_t TEAM = 4;        // units, each of which has 211 KiB on the stack, 276 with queries in float32
+constexpr int64_t TEAM = 4;        // units, each of which has up to 340 KiB on the stack
 constexpr int64_t TEAM_ROWS = 16;  // of a unit: with more of them computing takes longer than memory does
 
 // Computes every unit's part of one segment.

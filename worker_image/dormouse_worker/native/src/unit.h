@@ -55,7 +55,7 @@ struct Unit {
   const T *keys[SPAN], *values[SPAN];
   const N *const *numbers;  // [SPAN] the keys, then the values, as they are multiplied
   const N *rounded[is_rounded ? SPAN : 1];  // the same, of rounded ones, in `plain`
-  float scales[SPAN];                       // of these
+  float factors[SPAN], scales[SPAN];        // of these: what scores are multiplied with, and values
   alignas(64) Q plain[is_rounded ? SPAN * MAX_HEAD : 1];
 
   // The arrays begin with whatever is there.
@@ -119,13 +119,12 @@ struct Unit {
     int64_t skipped = at_least(0, seen.begin - at), count = at_most(SPAN, seen.end - at), first = 0;
     while (last_seen(first) < at) first += num_heads;  // rows that see nothing of it
     locate(at, skipped, count);
-    read(keys, layer.key_size, skipped, count);
+    read(keys, layer.key_size, skipped, count, layer.scale, factors);
     if (rows() - first >= PACKED_ROWS)
       score_packed(first, count, ahead);
     else
       score(first, skipped, count, ahead);
-    if (is_rounded) scale_scores(first);
-    read(values, layer.value_size, skipped, count);
+    read(values, layer.value_size, skipped, count, 1, scales);
     weigh(part, first, at, count);
     gather(part, first, skipped, count);
   }
@@ -179,27 +178,19 @@ struct Unit {
     for (int64_t i = count; i < SPAN; i++) keys[i] = keys[count - 1], values[i] = values[count - 1];
   }
 
-  // Sets `numbers` to what such rows hold, and `scales`; those that stand in for padding are not read again.
-  void read(const T *const *rows, int64_t size, int64_t skipped, int64_t count) {
+  // Sets `numbers` to what such rows hold, and `to` to their scales; those that stand in for padding are not read again.
+  void read(const T *const *rows, int64_t size, int64_t skipped, int64_t count, float scale, float *to) {
     if constexpr (is_rounded) {
       for (int64_t i = skipped; i < count; i++) {
         read_head(rows[i], size, plain + i * size);
-        rounded[i] = plain + i * size, scales[i] = scale_of(rows[i], size);
+        rounded[i] = plain + i * size, to[i] = scale_of(rows[i], size) * scale;
       }
-      for (int64_t i = 0; i < skipped; i++) rounded[i] = rounded[skipped], scales[i] = scales[skipped];
-      for (int64_t i = count; i < SPAN; i++) rounded[i] = rounded[count - 1], scales[i] = scales[count - 1];
+      for (int64_t i = 0; i < skipped; i++) rounded[i] = rounded[skipped], to[i] = to[skipped];
+      for (int64_t i = count; i < SPAN; i++) rounded[i] = rounded[count - 1], to[i] = to[count - 1];
       numbers = rounded;
     } else {
       numbers = rows;
     }
-  }
-
-  void scale_scores(int64_t first) {
-    for (int64_t r = first; r < rows(); r++)
-      for (int64_t i = 0; i < SPAN; i += LANES) {
-        float *at = scores + r * SPAN + i;
-        store(at, load(at) * load(scales + i));
-      }
   }
 
   template <class Ahead>
@@ -277,7 +268,7 @@ struct Unit {
   // Scales a span's scores and caps them; nothing is left of those outside of [begin, end).
   void scaled(const float *row, int64_t begin, int64_t end, floats *to) const {
     constexpr int vectors = SPAN / LANES;
-    UNROLL for (int v = 0; v < vectors; v++) to[v] = load(row + v * LANES) * all(layer.scale);
+    UNROLL for (int v = 0; v < vectors; v++) to[v] = load(row + v * LANES) * (is_rounded ? load(factors + v * LANES) : all(layer.scale));
     if (layer.soft_cap != 0)
       for (int v = 0; v < vectors; v++)
         to[v] = hyperbolic_tangent(to[v] / all(layer.soft_cap)) * all(layer.soft_cap);
