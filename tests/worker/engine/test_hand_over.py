@@ -6,6 +6,7 @@ import pytest
 
 from dormouse_worker.common.ipc import Leave
 from dormouse_worker.engine import block_writer, resting
+from dormouse_worker.kv_store.block_file import pack_header
 from dormouse_worker.kv_store.file_store import FileBlockStore
 from dormouse_worker.kv_store.interface import Miss
 from tests.worker.engine.store_kit import BLOCK_BYTES, PROMPT, StoredEngine
@@ -90,6 +91,7 @@ def test_only_so_much_is_copied_in_a_pass(leaving, monkeypatch):
 def test_another_tenant_reads_none_of_it(leaving, other):
     said = give_up(leaving)["r"]
     assert go_on(other, said, cache_salt="another tenant") == 0
+    assert other.misses() == {"absent": 5}
 
 
 def test_where_nobody_could_read_it_nothing_is_written(store):
@@ -148,6 +150,23 @@ def test_bytes_that_are_not_those_are_computed(leaving, other, tmp_path, miss):
     assert other.misses() == {str(miss): 1}
 
 
+def test_a_source_that_dies_before_it_wrote_costs_computing_and_is_counted(leaving, other):
+    assert go_on(other, leaving.said["r"]) == 0
+    assert other.misses() == {"absent": 5}
+
+
+def test_a_target_without_room_computes(leaving, tmp_path):
+    target, said = StoredEngine(FileBlockStore(tmp_path, REALM, LIMIT), num_blocks=10), give_up(leaving)["r"]
+    target.add(range(300, 318), 8, "holds")
+    target.step()
+    assert target.tables.pool.num_available == 5
+    target.add(range(400, 402), 3, "holds, too")
+    target.step()
+    assert go_on(target, said) == 0
+    assert target.misses() == {"no_room": 5}
+    assert target.said["holds"] == target.expected(range(300, 318), 8)
+
+
 def test_without_an_engine_nobody_leaves():
     resting.leave(None, Leave(is_leaving=True))
 
@@ -158,6 +177,35 @@ def test_it_says_what_it_is(leaving):
     assert repr(writer) == "BlockWriter(StoreThreads(0 bytes to write), HandOver(5 blocks))"
 
 
+def forged(name, data):
+    """Return a file of the same name that another model wrote."""
+    return pack_header(bytes([1]) * len(REALM), name, memoryview(data)) + data
+
+
+def harm(root, rng):
+    """Do something to one of the files, now and then; return whether that was so."""
+    files = [file for file in sorted(root.glob("*/*.kv")) if file.stat().st_size]
+    if not files or rng.random() < 0.3:
+        return False
+    file = rng.choice(files)
+    data = file.read_bytes()
+    place = rng.randrange(len(data))
+    what = rng.choice(["flipped", "cut", "another block's", "another model's", "gone", "half written"])
+    if what == "flipped":
+        file.write_bytes(bytes([*data[:place], data[place] ^ (1 << rng.randrange(8)), *data[place + 1 :]]))
+    elif what == "cut":
+        file.write_bytes(data[:place])
+    elif what == "another block's":
+        file.write_bytes(files[files.index(file) - 1].read_bytes())
+    elif what == "another model's":
+        file.write_bytes(forged(bytes.fromhex(file.stem), bytes(BLOCK_BYTES)))
+    elif what == "gone":
+        file.unlink()
+    else:
+        (root / "writing").write_bytes(data[:place])
+    return True
+
+
 @pytest.mark.parametrize("windows", [(None,), (None, 6), (5,)])
 @pytest.mark.parametrize("seed", range(6))
 def test_streams_between_two_engines_say_what_they_would_say_alone(tmp_path, windows, seed):
@@ -166,7 +214,7 @@ def test_streams_between_two_engines_say_what_they_would_say_alone(tmp_path, win
         StoredEngine(FileBlockStore(tmp_path, REALM, LIMIT), num_blocks=12 * len(windows), windows=windows)
         for _ in range(2)
     ]
-    num_read = 0
+    num_read = faults = 0
     for number in range(8):
         prompt, salt = [rng.randrange(900) for _ in range(rng.randrange(1, 18))], rng.choice(["", "x"])
         said, here = [], rng.choice((0, 1))
@@ -181,6 +229,7 @@ def test_streams_between_two_engines_say_what_they_would_say_alone(tmp_path, win
                 engine.step()
             said = list(give_up(engine).pop("r"))
             resting.leave(engine.engine, Leave(is_leaving=False))
+            faults += harm(tmp_path, rng)
             if rng.random() < 0.2:
                 engine.engine.forget_prefixes()
             engine.engine.check_integrity()
@@ -188,3 +237,5 @@ def test_streams_between_two_engines_say_what_they_would_say_alone(tmp_path, win
             here = 1 - here
         assert said == engines[0].expected(prompt, 12), number
     assert num_read
+    assert faults
+    assert sum(sum(engine.misses().values()) for engine in engines)

@@ -3,6 +3,8 @@
 import errno
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -161,3 +163,31 @@ def test_a_clock_that_goes_back_makes_nothing_older(tmp_path):
     store.write([block(b"b")])
     assert file_of(tmp_path, b"b").stat().st_mtime_ns > file_of(tmp_path, b"a").stat().st_mtime_ns
     assert read(store, b"a") == content(b"a")
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from dormouse_worker.kv_store.file_store import FileBlockStore
+from tests.worker.kv_store.store_files import REALM, block
+store = FileBlockStore(Path(sys.argv[1]), REALM, int(sys.argv[2]))
+for number in itertools.count():
+    store.write([block(b"%d %d" % (number, each)) for each in range(4)])
+    print(number, flush=True)
+"""
+
+
+def test_what_a_neighbour_wrote_that_was_killed_meanwhile_is_whole_or_missed(tmp_path):
+    limit = 64 * TAKEN
+    reader = FileBlockStore(tmp_path, REALM, limit)
+    for kill in range(3):
+        with subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(limit)], stdout=subprocess.PIPE) as writer:
+            while int(writer.stdout.readline()) < 20 * kill:
+                pass
+            writer.kill()
+        names = [b"%d %d" % (number, each) for number in range(200) for each in range(4)]
+        assert reader.look(names) + kill > 0
+        assert {read(reader, name) for name in names} <= {Miss.ABSENT, *map(content, names)}
+        assert not reader.is_shared()
+        reader.write([block(b"next")])
+        assert taken(tmp_path) == reader.num_bytes <= limit

@@ -93,13 +93,21 @@ class BlockKeeper(NoKeeper):
         hashes = request.block_hashes(last, layout.block_size)
         return unknown_hashes(layout, hashes, last, lambda key: self._is_in_pool(key) or self._is_in_store(key))
 
+    def _count_lost(self, request: Request) -> None:
+        """What a stream that moved here has not brought is computed: nobody had written it, or not in time."""
+        if request.output_token_ids and (lost := self._unknown_hashes(request)):
+            self._tally.miss(Miss.ABSENT, len(lost))
+
     def _restore(self, request: Request) -> None:
         if self._late is not None and not self._late.is_read:
             return
         layout, last = self._tables.layout, request.num_tokens - 1
         hashes = request.block_hashes(last, layout.block_size)
         keys = plan_restore(layout, hashes, last, in_pool=self._is_in_pool, in_store=self._is_in_store)
-        if not keys or len(keys) > self._pool.num_available:
+        if len(keys) > self._pool.num_available:
+            self._tally.miss(Miss.NO_ROOM, len(keys))
+            return
+        if not keys:
             return
         num_tokens = len(keys) * layout.block_size // len(layout.windows)
         num_bytes = len(keys) * self._block_bytes
@@ -126,6 +134,7 @@ class BlockKeeper(NoKeeper):
                 self._tally.miss(Miss.LATE)
             if question.num_found:
                 self._tally.count(found=question.num_found)
+            self._count_lost(question.request)
             self._restore(question.request)
         for request_id, reading in list(self._readings.items()):
             while (chunk := reading.take()) is not None:

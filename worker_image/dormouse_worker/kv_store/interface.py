@@ -14,13 +14,13 @@ MAX_NAME_BYTES = 64
 class Miss(StrEnum):
     """Why a block that was thought to be there is not given, or one that was to be kept is not there."""
 
-    ABSENT = "absent"  # nobody wrote it, or it made room for others
+    ABSENT = "absent"  # nobody wrote it, it made room for others, or a stream came without it
     TRUNCATED = "truncated"  # the file has fewer or more bytes than it says
     DAMAGED = "damaged"  # the bytes are not those that were written
     OTHER = "other"  # it is another block's, realm's or size's
     VERSION = "version"  # a format that this version does not know
     IO = "io"  # the operating system refused
-    NO_ROOM = "no_room"  # the disk is full, or the block is larger than the budget
+    NO_ROOM = "no_room"  # the disk is full, the block is larger than the budget, or the cache is in use
     LATE = "late"  # it came later than computing it would have taken, or nobody had time to write it
 
 
