@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from tools.kubectl import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
-_IMAGES = {"keda": "ghcr.io/kedacore/keda:latest", "keda-adapter": "ghcr.io/kedacore/keda-metrics-apiserver:latest"}
+_IMAGES = {"keda": "ghcr.io/kedacore/keda", "keda-adapter": "ghcr.io/kedacore/keda-metrics-apiserver"}
 PROMPT = [20, 21, 22, 23]
 PER_REPLICA, LENGTH = 2, 400
 Manifest = dict[str, Any]
@@ -31,8 +32,8 @@ def keda(cluster: Cluster) -> Iterator[None]:
     kept, images = ensure_guest(KEDA)
     manifests = cluster.kubectl("kustomize", str(kept / "minimal"))
     for name, theirs in _IMAGES.items():
-        assert theirs in manifests
-        manifests = manifests.replace(theirs, images[name])
+        manifests, count = re.subn(rf"(image: ){theirs}:\S+", rf"\g<1>{images[name]}", manifests)
+        assert count == 1
     manifests = manifests.replace("imagePullPolicy: Always", "imagePullPolicy: Never")
     try:
         cluster.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
@@ -54,7 +55,7 @@ def scaled_object(installed: Installed, name: str) -> Manifest:
     """Return what has KEDA scale a deployment, and not wait before it scales it back."""
     release = installed.release
     trigger = {
-        "scalerAddress": f"{release.gateway}.{release.namespace}.svc:9003",
+        "scalerAddress": f"{release.gateway.removeprefix('service/')}.{release.namespace}.svc:9003",
         "deployment": name,
         "targetOutstandingPerReplica": str(PER_REPLICA),
     }
