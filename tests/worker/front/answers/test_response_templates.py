@@ -167,6 +167,11 @@ def test_grammars_write_calls_as_the_chat_template_shows_them_if_they_are_read_s
     both = own("chatml", "<tool_call> <think>")
     assert both.tools[RESPONSE_TEMPLATE].strict == (HERMES,)
     assert both.reasoning[RESPONSE_TEMPLATE].closing == "</think>"
+    alone = own("chatml", "").reasoning[RESPONSE_TEMPLATE]
+    assert (alone.name, alone.opening, alone.closing) == (RESPONSE_TEMPLATE, "<think>", "</think>")
+    shown = own("lines", "<think>").reasoning[RESPONSE_TEMPLATE]
+    for family in (both.tools[RESPONSE_TEMPLATE], own("tags", "").tools[RESPONSE_TEMPLATE], shown):
+        assert (family.name, family.template) == (RESPONSE_TEMPLATE, ()), "no other template is of this family"
     assert own("tags", "<tool_call>").tools[RESPONSE_TEMPLATE].strict == ()
     assert own("tags", "<function=<parameter=").tools[RESPONSE_TEMPLATE].strict
     assert own("lines", "<think>").reasoning[RESPONSE_TEMPLATE].opening == "<think>"
