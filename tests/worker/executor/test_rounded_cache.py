@@ -131,9 +131,10 @@ def test_blocks_are_smaller_and_the_status_says_why(tiny_model, workers):
 )
 def test_what_does_not_read_it_is_refused_by_name(device, kind, named):
     settings = make_settings("/nowhere", device=device, task="embed")
-    check_cache_dtype(settings, kind)
+    asked = {"generates": kind is GENERATES, "sees": kind is SEES}
+    check_cache_dtype(settings, **asked)
     with pytest.raises(InvalidSettings, match=f"kv_cache_dtype is int8, and .*{named}; set it to auto"):
-        check_cache_dtype(structs.replace(settings, **ROUNDED), kind)
+        check_cache_dtype(structs.replace(settings, **ROUNDED), **asked)
 
 
 def test_so_is_another_backend_for_attention(tiny_model, workers):

@@ -1,10 +1,9 @@
-"""What a cache of 8 bits goes with so far. Pure."""
+"""What a cache of 8 bits goes with so far. Pure, without torch: engines that have none ask here, too."""
 
 from __future__ import annotations
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import AUTO, EngineSettings
-from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
 
 
 def is_rounded(settings: EngineSettings) -> bool:
@@ -12,15 +11,15 @@ def is_rounded(settings: EngineSettings) -> bool:
     return settings.kv_cache_dtype != AUTO
 
 
-def check_cache_dtype(settings: EngineSettings, kind: ModelKind) -> None:
+def check_cache_dtype(settings: EngineSettings, *, generates: bool, sees: bool) -> None:
     """Raise InvalidSettings where nothing reads such a cache."""
     if not is_rounded(settings):
         return
     if settings.device != "cpu":
         _refuse(settings, f"so far only kernels for processors read it, not {settings.device}'s")
-    if kind is SEES:
+    if sees:
         _refuse(settings, "so far it is not combined with a model that reads images")
-    if kind is not GENERATES:
+    if not generates:
         _refuse(settings, f"task {settings.task} keeps no paged cache of keys and values")
 
 

@@ -29,7 +29,7 @@ from dormouse_worker.model.quantized.stored_config import plain_config, read_kin
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
 from dormouse_worker.model.quantized.stored_plan import keep_saved, plan_stored
 from dormouse_worker.model.weights.dummy import DummySource
-from dormouse_worker.model.weights.kind import GENERATES, ModelKind
+from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
 from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
@@ -93,7 +93,7 @@ def load_weights(
     layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
     config = config if stored_kind is None else plain_config(config)
     _check_quantization(config, settings, layout, kind)
-    check_cache_dtype(settings, kind)
+    check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
     keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
     module = plan.module.eval().requires_grad_(requires_grad=False)
