@@ -29,16 +29,13 @@ def ensure_pause_image(paths: Paths, binaries: Path) -> None:
     ensure_program_image(paths, spec.PAUSE_IMAGE, binaries / "pause", file="entry")
 
 
-def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str = "") -> None:
-    """Import an image whose only file is a static program, as /`file` or by its name, unless the image is there.
-
-    Raises ComponentError.
-    """
+def ensure_program_image(paths: Paths, image: str, program: Path, *, file: str) -> None:
+    """Import an image whose only file, /`file`, is a static program, unless it is there; raises ComponentError."""
     if image in _ctr(paths, "images", "list", "--quiet").split():
         return
     machine = platform.machine()
     architecture = ARCHITECTURES.get(machine, machine)
-    archive = oci.image_archive(image, program.read_bytes(), architecture=architecture, file=file or program.name)
+    archive = oci.image_archive(image, program.read_bytes(), architecture=architecture, file=file)
     _ctr(paths, "images", "import", "-", stdin=archive)
 
 

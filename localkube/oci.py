@@ -35,7 +35,7 @@ def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": f"sha256:{_sha256(content)}", "size": len(content)}
 
 
-def image_archive(name: str, binary: bytes, *, architecture: str, file: str = "entry") -> bytes:
+def image_archive(name: str, binary: bytes, *, architecture: str, file: str) -> bytes:
     """Return an OCI archive with one image `name`, whose only file and entry point is /`file`."""
     layer = _tar({file: (binary, 0o755)})
     packed = gzip.compress(layer, mtime=0)

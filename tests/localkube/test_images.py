@@ -73,7 +73,7 @@ def unpack(archive):
 
 
 def test_every_blob_of_the_archive_has_the_digest_it_is_named_by():
-    files = unpack(oci.image_archive("pause:1", b"binary", architecture="amd64"))
+    files = unpack(oci.image_archive("pause:1", b"binary", architecture="amd64", file="entry"))
     blobs = {name: content for name, content in files.items() if name.startswith("blobs/sha256/")}
     assert len(blobs) == 3
     for name, content in blobs.items():
@@ -81,7 +81,7 @@ def test_every_blob_of_the_archive_has_the_digest_it_is_named_by():
 
 
 def test_the_archive_names_its_image_and_holds_the_binary_as_entry_point():
-    files = unpack(oci.image_archive("pause:1", b"binary", architecture="arm64"))
+    files = unpack(oci.image_archive("pause:1", b"binary", architecture="arm64", file="entry"))
     (entry,) = json.loads(files["index.json"])["manifests"]
     assert entry["annotations"]["io.containerd.image.name"] == "pause:1"
     manifest = json.loads(files["blobs/" + entry["digest"].replace(":", "/")])
@@ -93,7 +93,7 @@ def test_the_archive_names_its_image_and_holds_the_binary_as_entry_point():
 
 
 def test_the_same_binary_gives_the_same_archive():
-    first, second = (oci.image_archive("p:1", b"x", architecture="amd64") for _ in range(2))
+    first, second = (oci.image_archive("p:1", b"x", architecture="amd64", file="entry") for _ in range(2))
     assert first == second
 
 

@@ -20,5 +20,5 @@ def ensure_guest(extra: Extra) -> tuple[Path, dict[str, str]]:
     tag = folder.name.rpartition("-")[2]
     images = {name: f"{_REGISTRY}/{extra.name}-{name}:{tag}" for name in extra.binaries.values()}
     for name, image in images.items():
-        node.ensure_program_image(paths, image, folder / name)
+        node.ensure_program_image(paths, image, folder / name, file=name)
     return folder / "kept", images
