@@ -30,7 +30,7 @@ async def test_it_claims_what_the_engine_keeps_and_its_own(open_house):
 @pytest.mark.parametrize(
     ("request_fields", "words"),
     [
-        ({"resume": RESUME, "metadata": proof(Role.GATEWAY)}, "resume is set; allowed: not set"),
+        ({"resume": RESUME}, "resume is set; allowed: not set"),
         ({"structured_outputs": JSON}, "sampling_params.structured_outputs is set; allowed: not set"),
         ({"logprob_token_ids": [3]}, "sampling_params.logprob_token_ids is set; allowed: not set"),
         ({"temperature": 2.5}, "sampling_params.temperature is 2.5; allowed: 0, or from 0.01 to 2"),
@@ -40,7 +40,7 @@ async def test_it_claims_what_the_engine_keeps_and_its_own(open_house):
 )
 async def test_what_vllm_does_not_do_is_refused_by_name_before_it_hears_of_it(open_house, request_fields, words):
     async with open_house(engine=VLLM) as house:
-        refusal = await house.refusal(house.collect([1, 2], **request_fields))
+        refusal = await house.refusal(house.collect([1, 2], metadata=proof(Role.GATEWAY), **request_fields))
         assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal.details().startswith(words)
         assert "runtime is vllm" in refusal.details()
