@@ -33,6 +33,7 @@
     pools       40 models on 4 GPUs in virtual time: the arbiter beside LRU and a static partition
 
 `python -m bench.NAME --help` tells how each measures.
+Our own engine of another commit is compared with by `python -m bench.before --checkout DIRECTORY`.
 The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json).
 The operator is measured by `python -m bench.fleet`, and with pools, all as root: switches by `python -m
 bench.pools_switch`, a hundred pools at once by `python -m bench.pools_placing`, kills in the middle of switches by
