@@ -9,7 +9,7 @@ from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.executor.testing import make_settings, start
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
-from dormouse_worker.model.cache_rules import check_cache_dtype
+from dormouse_worker.model.bits_rules import check_cache_dtype
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
 from tests.worker.executor.grammar_kit import BoundRank, schema

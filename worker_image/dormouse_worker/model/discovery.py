@@ -11,7 +11,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.architecture import check_forward
 from dormouse_worker.model.attention.hook import DiscoveryContext
-from dormouse_worker.model.cache_rules import is_rounded
+from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.stages import own_layers, send_stage

@@ -3,30 +3,28 @@
 # ruff: noqa: N802  the method names are those of the .proto file
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-import grpc
 from grpc import aio
 
-from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
 from dormouse_worker.common import commands
-from dormouse_worker.common.commands import LEVELS, STANDBY_LEVEL, TAGS, Command, Sleep
+from dormouse_worker.common.commands import Command
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.api.adapters import read_set, read_wanted, to_adapter, to_adapters
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
+from dormouse_worker.front.api.orders import must_abort, read_sleep, read_swap, read_tags
 from dormouse_worker.front.api.wire import to_report
 from dormouse_worker.front.engine.adapters import Adapters
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.health import check_health
 from dormouse_worker.front.engine.refusals import precondition, require, require_level
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
-from dormouse_worker.front.engine.swap import EngineSwap, SwapOrder
+from dormouse_worker.front.engine.swap import EngineSwap
 from dormouse_worker.front.telemetry.profiling import trace_directory
 from dormouse_worker.front.worker import Worker
 
@@ -99,10 +97,10 @@ class ControlService(rpc.WorkerControlServicer):
         del context  # hanging up while it drains opens the worker again
         self._worker.take_epoch(request.epoch)
         counter = request.request_counter if request.HasField("request_counter") else None
-        command = _sleep(request)
+        command = read_sleep(request)
         require_level(self._worker, command)
         is_standby = command is None  # what Sleep would refuse is refused before anybody is turned away
-        accepted = await self._conductor.prepare_sleep(counter, must_abort=_must_abort(request), is_standby=is_standby)
+        accepted = await self._conductor.prepare_sleep(counter, must_abort=must_abort(request), is_standby=is_standby)
         return pb.PrepareSleepResponse(request_counter=accepted)
 
     @answered
@@ -110,12 +108,12 @@ class ControlService(rpc.WorkerControlServicer):
         """Give the memory back, after what PrepareSleep does if nobody called it."""
         del context  # hanging up while it drains cancels the sleep; afterwards it goes on
         self._worker.take_epoch(request.epoch)
-        command = _sleep(request)
+        command = read_sleep(request)
         require_level(self._worker, command)
         if command is None:
-            await self._conductor.stand_by(must_abort=_must_abort(request))
+            await self._conductor.stand_by(must_abort=must_abort(request))
         else:
-            await self._conductor.sleep(command, must_abort=_must_abort(request))
+            await self._conductor.sleep(command, must_abort=must_abort(request))
         return self._worker.status()
 
     @answered
@@ -123,7 +121,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Reserve the memory; WakeUp has to follow."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        command = commands.PrepareWakeUp(_tags(request.tags))
+        command = commands.PrepareWakeUp(read_tags(request.tags))
         return pb.PrepareWakeUpResponse(missing_bytes=await self._conductor.prepare_wake_up(command))
 
     @answered
@@ -131,7 +129,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Wake, or end a draining."""
         del context  # the command runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._conductor.wake_up(commands.WakeUp(_tags(request.tags)))
+        await self._conductor.wake_up(commands.WakeUp(read_tags(request.tags)))
         return self._worker.status()
 
     @answered
@@ -155,7 +153,7 @@ class ControlService(rpc.WorkerControlServicer):
         """Put an engine with other settings in the place of this one, or leave everything as it was."""
         del context  # the swap runs to its end, whoever hangs up
         self._worker.take_epoch(request.epoch)
-        await self._swap.run(_swap_order(request))
+        await self._swap.run(read_swap(request))
         return self._worker.status()
 
     @answered
@@ -253,47 +251,6 @@ class ControlService(rpc.WorkerControlServicer):
         """Have the engine carry out a command in its turn; return its value. Raises CallError."""
         require(self._worker, type(command).__name__)
         return await self._turns.run(partial(self._worker.command, command))
-
-
-def _sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep | None:
-    """Return what the engine is asked for, None for its end: STANDBY. Raises CallError INVALID_ARGUMENT."""
-    tags = _tags(request.tags)
-    if request.level in LEVELS:
-        return Sleep(request.level, tags)
-    if request.level != STANDBY_LEVEL:
-        raise CallError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"level is {request.level}; allowed: 1 (weights stay in host memory), 2 (they are dropped) and "
-            "3 (the engine process ends)",
-        )
-    if tags != TAGS:
-        words = f"tags is {list(tags)}, level is 3, which ends the engine process: leave tags empty"
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
-    return None
-
-
-def _must_abort(request: pb.PrepareSleepRequest | pb.SleepRequest) -> bool:
-    """Return whether what runs shall be ended, not waited for."""
-    return request.mode == pb.DRAIN_MODE_ABORT
-
-
-def _swap_order(request: pb.SwapEngineRequest) -> SwapOrder:
-    """Return what is asked for. Raises CallError INVALID_ARGUMENT."""
-    timeout_s = request.timeout_seconds
-    if not (math.isfinite(timeout_s) and timeout_s >= 0):
-        raise CallError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"timeout_seconds is {timeout_s:g}; allowed: seconds above 0, or 0 for the new --engine-load-timeout",
-        )
-    return SwapOrder(tuple(request.arguments), request.settings_digest, timeout_s)
-
-
-def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags in the order in which they wake; none = all. Raises CallError INVALID_ARGUMENT."""
-    if not set(tags) <= set(TAGS):
-        words = f"tags is {sorted(tags)}; allowed: none, or some of {', '.join(TAGS)}"
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, words)
-    return tuple(tag for tag in TAGS if tag in tags) or TAGS
 
 
 def _without_counts(status: pb.WorkerStatus) -> pb.WorkerStatus:

@@ -14,7 +14,7 @@ from dormouse_worker.model.bare.choose import read_model
 from dormouse_worker.model.bare.config import BareConfig
 from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix
 from dormouse_worker.model.bare.weight_plan import Maps, WeightPlan, plan_weights
-from dormouse_worker.model.cache_rules import is_rounded
+from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device

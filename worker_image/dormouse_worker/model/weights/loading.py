@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings
+from dormouse_worker.common.errors import InsufficientMemory
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.adapter_files import Shape
 from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.adapters.layout import find_linears
-from dormouse_worker.model.cache_rules import check_cache_dtype
+from dormouse_worker.model.bits_rules import check_cache_dtype, check_quantization
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
@@ -92,7 +92,8 @@ def load_weights(
     """
     layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
     config = config if stored_kind is None else plain_config(config)
-    _check_quantization(config, settings, layout, kind)
+    is_stored = getattr(config, "quantization_config", None) is not None
+    check_quantization(settings, layout, is_stored=is_stored, generates=kind is GENERATES)
     check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
     keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
@@ -124,26 +125,6 @@ def _has_kernels(settings: EngineSettings, device: Device) -> bool:
     is_ours = settings.model_impl != "transformers" and settings.attention_backend in ("auto", "native")
     is_as_stored = settings.quantization == NONE
     return on_processor and is_ours and is_as_stored and not isinstance(load_kernels(), Missing)
-
-
-def _check_quantization(config: Any, settings: EngineSettings, layout: Layout, kind: ModelKind) -> None:
-    """Raise InvalidSettings where a quantization does not go with the model, or with what else is asked of it."""
-    stored = getattr(config, "quantization_config", None)
-    if layout.world_size > 1 and (stored is not None or settings.quantization != NONE):
-        raise InvalidSettings(
-            f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
-            "ranks; a quantized model runs on one"
-        )
-    if settings.quantization != NONE and kind is not GENERATES:
-        raise InvalidSettings(
-            f"quantization is {settings.quantization}, and so far nothing is quantized beside task {settings.task}; "
-            "set it to none"
-        )
-    if settings.quantization != NONE and stored is not None:
-        raise InvalidSettings(
-            f"quantization is {settings.quantization}, and config.json says that the weights are quantized already; "
-            "set it to none, or use the model's plain weights"
-        )
 
 
 def _may_be_infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:

@@ -138,8 +138,8 @@ class WeightStore:
 
     def check_integrity(self) -> None:
         """Compare what lies on the device with what was loaded. Raises WeightsDamaged naming the first that differs."""
-        for name in self._slots:
-            if self._checksum(name) != self._filling.checksums[name]:
+        for name, slot in self._slots.items():
+            if checksum(self._arena.bytes(slot.offset, slot.offset + slot.num_bytes)) != self.checksums[name]:
                 raise WeightsDamaged(
                     f"{name} is not what was loaded: the device's memory is damaged; restart the worker"
                 )
@@ -291,10 +291,6 @@ class WeightStore:
             end = min(start + self._slice_bytes, self.num_bytes)
             self._device.copy(bytes_of(target, start, end), bytes_of(source, start, end))
             tell(end)
-
-    def _checksum(self, name: str) -> int:
-        slot = self._slots[name]
-        return checksum(self._arena.bytes(slot.offset, slot.offset + slot.num_bytes))
 
 
 def _ignore(_: int) -> None:
