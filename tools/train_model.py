@@ -56,8 +56,9 @@ class Recipe:
     learning_rate: float = 0.02  # of Muon, for the matrices; the rest follows AdamW at a tenth
 
     def digest(self) -> str:
-        """Return a short name that changes with the recipe, this file or the interpreter."""
-        parts = (repr(self), sys.version, Path(__file__).read_text("utf-8"))
+        """Return a short name that changes with the recipe, its sources or the interpreter."""
+        sources = (Path(__file__), Path(__file__).with_name("muon.py"))
+        parts = (repr(self), sys.version, *(source.read_text("utf-8") for source in sources))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
@@ -162,11 +163,13 @@ def make_optimizers(model: Any, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return Muon for the layers' matrices and AdamW for embeddings and norms."""
     import torch
 
+    from tools.muon import Muon
+
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen]
     return [
-        torch.optim.Muon(matrices, lr=recipe.learning_rate, weight_decay=0.0, momentum=0.95),
+        Muon(matrices, lr=recipe.learning_rate),
         torch.optim.AdamW(others, lr=recipe.learning_rate / 5, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
