@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 
@@ -18,6 +18,14 @@ def _peft_asks_what_is_deprecated() -> Iterator[None]:
     """Let peft ask a model for what transformers is about to take away."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield
+
+
+@contextmanager
+def _peft_finds_positions_itself() -> Iterator[None]:
+    """Let peft ignore the positions that transformers hands it beside a soft prompt: it counts the prompt in."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Position ids are not supported", category=UserWarning)
         yield
 
 
@@ -47,8 +55,29 @@ def make_adapter(
     return directory
 
 
+def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int) -> Path:
+    """Have peft write a soft prompt with random weights and return its directory; `kind` is P_TUNING or the other."""
+    torch.manual_seed(num_tokens)
+    fields: dict[str, Any] = {"task_type": "CAUSAL_LM", "num_virtual_tokens": num_tokens}
+    config = (
+        PromptEncoderConfig(**fields, encoder_hidden_size=24) if kind == "P_TUNING" else PromptTuningConfig(**fields)
+    )
+    with _peft_asks_what_is_deprecated():
+        model = get_peft_model(_base(base), config)
+    for weight in model.prompt_encoder.parameters():
+        torch.nn.init.normal_(weight, std=0.7)
+    model.save_pretrained(directory)
+    return directory
+
+
 def greedy_tokens(
-    base: Path, adapter: Path | None, prompt: Sequence[int], max_tokens: int, *, ignore_eos: bool = False
+    base: Path,
+    adapter: Path | None,
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    ignore_eos: bool = False,
+    **sampling: Any,
 ) -> list[int]:
     """Return the tokens of peft's greedy `generate` in float32; without an adapter those of transformers."""
     with _peft_asks_what_is_deprecated():
@@ -56,9 +85,9 @@ def greedy_tokens(
     if ignore_eos:
         model.generation_config.eos_token_id = None
     ids = torch.tensor([list(prompt)])
-    with torch.no_grad():
+    with torch.no_grad(), _peft_finds_positions_itself():
         output = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, **sampling
         )
     tokens: list[int] = output[0, len(prompt) :].tolist()
     return tokens

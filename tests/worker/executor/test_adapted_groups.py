@@ -12,7 +12,7 @@ from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.model.testing import write_tiny_model
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import greedy_tokens, make_adapter, make_soft_prompt
 from tests.worker.engine.engine_kit import finish
 from tests.worker.executor.group_kit import MAX_TOKENS, PROMPTS, counters, make_engine
 
@@ -66,6 +66,7 @@ def group_of(tmp_path_factory):
             write_tiny_model(tmp_path_factory.mktemp("base"), architecture),
         )
         adapters = {str(rank): make_adapter(folder / str(rank), base, rank=rank) for rank in RANKS}
+        adapters["soft"] = make_soft_prompt(folder / "soft", base, kind="PROMPT_TUNING", num_tokens=6)
         adapters["activated"] = make_adapter(folder / "4", base, rank=4, alora_invocation_tokens=INVOCATION)
         expected = {
             (name, prompt): greedy_tokens(base, adapters.get(name), ids, MAX_TOKENS, ignore_eos=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,21 +13,19 @@ from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.commands import AbortAll, AddLora, CheckHealth, ListLoras, PinLora, RemoveLora, Shutdown
 from dormouse_worker.common.ipc import AddRequest, CommandRequest, CommandResult
 from dormouse_worker.engine.testing import make_sampling
-from dormouse_worker.model.testing_adapters import write_adapter
+from dormouse_worker.model.testing_adapters import write_adapter, write_soft_prompt
 from tests.worker.executor.sleeping_rank import PROMPTS, WORKERS, Outcome, SleepingRank, StepOutputs
 
 SETTINGS = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 3}
 
 
 class AdaptedRank(SleepingRank):
-    """A rank with two adapters."""
+    """A rank with two adapters: a LoRA each, or `soft` prompts."""
 
-    def __init__(self, directory, folder, worker, *, keeps=False, **settings):
+    def __init__(self, directory, folder, worker, *, keeps=False, soft=False, **settings):
         super().__init__(directory, worker, keeps=keeps, **{**SETTINGS, **settings})
-        self.paths = [
-            write_adapter(folder / name, directory, seed=seed, targets=("q_proj", "v_proj", "down_proj"))
-            for seed, name in enumerate(("a", "b"))
-        ]
+        write = write_soft_prompt if soft else partial(write_adapter, targets=("q_proj", "v_proj", "down_proj"))
+        self.paths = [write(folder / name, directory, seed=seed) for seed, name in enumerate(("a", "b"))]
         self.digests = [self.add(path).digest for path in self.paths]
         self.names = itertools.count()
 
@@ -76,10 +75,11 @@ def make_rank(tiny_model, tmp_path):
         rank.close()
 
 
+@pytest.mark.parametrize("soft", [False, True], ids=["lora", "soft"])
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("worker", WORKERS)
-def test_answers_are_the_same_after_every_sleep(make_rank, worker, keeps):
-    rank = make_rank(worker, keeps=keeps)
+def test_answers_are_the_same_after_every_sleep(make_rank, worker, keeps, soft):
+    rank = make_rank(worker, keeps=keeps, soft=soft)
     before = rank.answers()
     assert len({str(said) for said in before}) == 3
     for level in (1, 2, 1):
@@ -88,6 +88,7 @@ def test_answers_are_the_same_after_every_sleep(make_rank, worker, keeps):
         assert rank.answers() == before
     rank.forget()
     assert rank.answers() == before
+    assert make_rank(worker, soft=soft).answers() == before  # at level 3 a process ends, and another one begins
 
 
 def tokens_of(rank, predictions=((), (), ()), **sampling):
@@ -103,10 +104,11 @@ def tokens_of(rank, predictions=((), (), ()), **sampling):
 
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}])
-def test_with_drafts_base_and_adapters_say_what_they_say_without(make_rank, worker, sampling):
-    truth, _ = tokens_of(make_rank(worker, max_num_seqs=32), **sampling)
+@pytest.mark.parametrize("soft", [False, True], ids=["lora", "soft"])
+def test_with_drafts_base_and_adapters_say_what_they_say_without(make_rank, worker, sampling, soft):
+    truth, _ = tokens_of(make_rank(worker, soft=soft, max_num_seqs=32), **sampling)
     assert len({str(tokens) for tokens in truth}) == 3
-    drafting = make_rank(worker, max_num_seqs=32, speculation_method="ngram")
+    drafting = make_rank(worker, soft=soft, max_num_seqs=32, speculation_method="ngram")
     predictions = [[token + (place % 5 == 4) for place, token in enumerate(tokens)] for tokens in truth]
     said, num_right = tokens_of(drafting, predictions, **sampling)
     assert said == truth

@@ -9,8 +9,10 @@ from dormouse_api.hub_uri import HubRepo, parse_hub_uri
 from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, HubUnreachable, PickleRefused, StorageFull
 from dormouse_worker.files.adapter_files import CONFIG_FILE, WEIGHTS_FILE, check_adapter_files
 from dormouse_worker.files.hub import Hub
-from dormouse_worker.files.hub_adapter import MAX_BYTES_PER_RANK, fetch_adapter, find_adapter, home_of
+from dormouse_worker.files.hub_adapter import MAX_BYTES_PER_RANK, MAX_HEADER_BYTES, fetch_adapter, find_adapter, home_of
 from tests.worker.files.test_adapter_files import BASE, digest_of, write
+from tests.worker.files.test_soft_prompt_files import FIELDS as SOFT_FIELDS
+from tests.worker.files.test_soft_prompt_files import TENSORS as SOFT_TENSORS
 from tests.worker.hub_server import COMMIT, HubServer
 
 URI = "hf://org/tiny@main"
@@ -96,6 +98,16 @@ def test_a_digest_that_the_hub_does_not_have_fetches_once(hub, fetch):
         with pytest.raises(AdapterNotFound, match=f"at commit {COMMIT} is [0-9a-f]{{64}}, not 0{{64}}"):
             fetch("0" * 64)
     assert not asked(hub)
+
+
+def test_a_soft_prompt_is_no_larger_than_its_vectors(hub, fetch, tmp_path):
+    soft = write(tmp_path / "soft", SOFT_FIELDS, SOFT_TENSORS)
+    right = (soft / WEIGHTS_FILE).read_bytes()
+    hub.state.files |= {CONFIG_FILE: (soft / CONFIG_FILE).read_bytes(), WEIGHTS_FILE: right + bytes(MAX_HEADER_BYTES)}
+    with pytest.raises(AdapterInvalid, match=f"with 5 virtual tokens it has at most {MAX_HEADER_BYTES + 80}"):
+        fetch()
+    hub.state.files[WEIGHTS_FILE] = right
+    assert (fetch() / WEIGHTS_FILE).read_bytes() == right
 
 
 def test_weights_that_broke_off_are_continued(hub, fetch):

@@ -9,10 +9,11 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     """One adapter that the engine holds."""
 
     digest: str  # hexadecimal SHA-256 over its configuration and its weights
-    rank: int
+    rank: int  # 0 = it is a soft prompt
     num_bytes: int  # of one slot's memory, whatever its rank
     is_pinned: bool = False
     invocation: tuple[int, ...] = ()  # tokens from whose last place in a prompt on it is used; () = from the beginning
+    num_virtual_tokens: int = 0  # vectors of a soft prompt, in front of each prompt
 
 
 class AdapterList(msgspec.Struct, frozen=True):

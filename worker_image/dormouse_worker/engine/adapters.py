@@ -61,6 +61,10 @@ class AdapterSlots:
         """Return from where on a prompt has an adapter of which nothing speaks against, if at all."""
         return activate(self._known[digest], prompt_token_ids) if digest else BASE
 
+    def num_virtual_tokens(self, digest: str) -> int:
+        """Return how many vectors an adapter, of which nothing speaks against, puts in front of a prompt."""
+        return self._known[digest].num_virtual_tokens if digest else 0
+
     def add(self, info: AdapterInfo) -> None:
         """Let requests ask for it, also where it was about to leave."""
         self._known[info.digest] = info

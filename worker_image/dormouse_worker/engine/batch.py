@@ -30,6 +30,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     lora_slot: int = -1  # where its adapter lies; -1 = it has none
     lora_start: int = 0  # its first token that has the adapter; those before are the base's
     images: tuple[ImageInput, ...] = ()
+    num_virtual_tokens: int = 0  # its first tokens, in whose place vectors of its adapter stand
 
     @property
     def num_tokens(self) -> int:

@@ -19,6 +19,7 @@ from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.token_outputs import prompt_outputs, token_output
 from dormouse_worker.engine.under_way import UnderWay
 from dormouse_worker.engine.verification import complaint_of
+from dormouse_worker.engine.virtual_tokens import behind_virtual_tokens, why_too_long
 
 logger = logging.getLogger(__name__)
 
@@ -77,20 +78,19 @@ class Engine:
         """
         if not isinstance(message, AddRequest):
             return "the model makes text, and no vectors"
-        limit = self._scheduler.limits.max_model_len
-        num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
         if not message.prompt_token_ids:
             return "prompt is empty; at least 1 token is needed"
-        if num_tokens >= limit:
-            return f"prompt has {num_tokens} tokens; with one token of output the limit is {limit}"
         if len(message.output_token_ids) >= message.sampling.max_tokens:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
         if why := self._scheduler.adapters.why_not(message.adapter) or self._why_no_images(message):
             return why
+        num_virtual_tokens = self._scheduler.adapters.num_virtual_tokens(message.adapter)
+        if why := why_too_long(message, num_virtual_tokens, self._scheduler.limits.max_model_len):
+            return why
         adapter, lora_start = self._scheduler.adapters.activate(message.adapter, message.prompt_token_ids)
         request = Request(
             message.request_id,
-            message.prompt_token_ids,
+            behind_virtual_tokens(message.prompt_token_ids, num_virtual_tokens),
             message.sampling,
             arrival_s=self._clock(),
             output_token_ids=list(message.output_token_ids),
@@ -99,6 +99,7 @@ class Engine:
             preparation=self._prepare(message),
             adapter=adapter,
             lora_start=lora_start,
+            num_virtual_tokens=num_virtual_tokens,
             prediction_token_ids=message.prediction_token_ids,
             images=message.images,
         )

@@ -35,6 +35,7 @@ class RankView:
             lora_slot=request.lora_slot,
             lora_start=request.lora_start,
             images=tuple(request.images),
+            num_virtual_tokens=request.num_virtual_tokens,
         )
 
     def schedule(

@@ -32,6 +32,7 @@ class Request:
     cache_salt: str = ""
     adapter: str = ""  # the digest of its LoRA adapter; "" = the base model alone
     lora_start: int = 0  # its first token that has the adapter; those before are the base's
+    num_virtual_tokens: int = 0  # its first tokens, in whose place vectors of its adapter stand
     lora_slot: int = -1  # set by the scheduler while it runs: where the adapter lies
     num_overtakes: int = 0  # set by the scheduler: later requests that ran first while it had no slot
     number: int = 0  # set by the scheduler, once: the order of arrival
@@ -44,7 +45,7 @@ class Request:
     has_answered: bool = False  # set by the engine with the first token that it sends
     preparation: Preparation | None = None  # set by the engine: of its grammar, which it keeps for the ranks
     is_leaving: bool = False  # set by the scheduler: aborted or ended while under way, freed with its last batch
-    num_told_logprobs: int = 0  # set by the engine: prompt log-probabilities sent
+    num_told_logprobs: int = field(init=False)  # raised by the engine: prompt log-probabilities sent
     prediction_token_ids: Sequence[int] = ()  # the output as its caller expects it
     expected_token_ids: Sequence[int] = ()  # set with each token: its grammar allows nothing else behind it
     proposed_token_ids: Sequence[int] = ()  # set with each pass: what the model beside expects behind it
@@ -65,6 +66,7 @@ class Request:
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a request has at least one prompt token"
         self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.num_told_logprobs = self.num_virtual_tokens  # of which nobody is told any
         self.images_end = self.images[-1].end if self.images else 0
         self.wants_prompt_logprobs = self.sampling.prompt_logprobs is not None
         self.asks_host = not needs_logits_only(self.sampling)

@@ -36,7 +36,7 @@ def token_output(progress: Progress, clock: Callable[[], float]) -> TokenOutput:
         output,
         queue_seconds=request.first_scheduled_s - request.arrival_s,
         prefill_seconds=clock() - request.first_scheduled_s,
-        cached_tokens=request.num_cached_tokens,
+        cached_tokens=max(0, request.num_cached_tokens - request.num_virtual_tokens),
     )
 
 

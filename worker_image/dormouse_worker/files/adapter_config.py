@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dormouse_worker.common.errors import AdapterInvalid
+from dormouse_worker.files.soft_prompt_config import PEFT_TYPES, SoftPromptConfig, parse_soft_prompt
 
 T = TypeVar("T")
 
@@ -70,8 +71,10 @@ def ends_with(module: str, end: str) -> bool:
     return module == end or module.endswith(f".{end}")
 
 
-def parse_config(config: Mapping[str, Any], max_rank: int) -> LoraConfig:
+def parse_config(config: Mapping[str, Any], max_rank: int) -> LoraConfig | SoftPromptConfig:
     """Return what it says. Raises AdapterInvalid naming the field, its value and what is allowed."""
+    if config.get("peft_type") in PEFT_TYPES:
+        return parse_soft_prompt(config)
     parsed = _parse(config)
     if parsed.max_rank > max_rank:
         raise AdapterInvalid(f"its rank is {parsed.max_rank}; max_lora_rank is {max_rank}")
@@ -81,7 +84,7 @@ def parse_config(config: Mapping[str, Any], max_rank: int) -> LoraConfig:
 def _parse(config: Mapping[str, Any]) -> LoraConfig:
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise AdapterInvalid(f"peft_type is {kind!r}; only LORA is computed here")
+        raise AdapterInvalid(f"peft_type is {kind!r}; computed here are LORA, {', '.join(PEFT_TYPES)}")
     for name, why in _REFUSED.items():
         if (value := config.get(name)) not in _NOTHING:
             raise AdapterInvalid(f"{name} is {value!r}; {why}")

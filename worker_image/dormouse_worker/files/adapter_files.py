@@ -1,7 +1,8 @@
 """An adapter's directory, as peft's `save_pretrained` writes it, checked before anything is allocated. No torch.
 
 adapter_config.json         what the matrices are for
-adapter_model.safetensors   base_model.model.MODULE.lora_A.weight [rank, in], ….lora_B.weight [out, rank]
+adapter_model.safetensors   base_model.model.MODULE.lora_A.weight [rank, in], ….lora_B.weight [out, rank];
+                            of a soft prompt prompt_embeddings [tokens, size]
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, ModelInvalid, PickleRefused
 from dormouse_worker.files.adapter_config import LoraConfig, ends_with, parse_config
 from dormouse_worker.files.safetensors_files import StoredTensor, read_safetensors
+from dormouse_worker.files.soft_prompt_config import SoftPromptConfig
+from dormouse_worker.files.soft_prompt_files import NO_ROOM, PromptRoom, check_soft_prompt
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth", "pytorch_model.bin")
@@ -54,11 +57,17 @@ class AdapterFiles:
     """An adapter that fits its base as far as its files' headers tell."""
 
     path: Path
-    rank: int  # the highest of any module
+    rank: int  # the highest of any module; 0 = it is a soft prompt
     invocation: tuple[int, ...]  # token ids from which on it is used; () = from the beginning
     pairs: Mapping[str, Pair]  # by the base's module
     config: bytes  # the file's bytes that were parsed
     header: bytes  # of the weights' file, as it was parsed
+    prompt: StoredTensor | None = None  # of a soft prompt alone: its vectors [tokens, size]
+
+    @property
+    def num_virtual_tokens(self) -> int:
+        """Return how many vectors stand in front of a prompt."""
+        return 0 if self.prompt is None else self.prompt.shape[0]
 
     def read(self, take: Take) -> str:
         """Hand over every matrix, in the file's order; return the hexadecimal SHA-256 over both files.
@@ -66,7 +75,8 @@ class AdapterFiles:
         It is that of the very bytes that were parsed and handed over. Raises AdapterInvalid if the weights cannot be
         read, or change meanwhile.
         """
-        tensors = sorted((half for pair in self.pairs.values() for half in (pair.a, pair.b)), key=lambda one: one.start)
+        halves = [half for pair in self.pairs.values() for half in (pair.a, pair.b)]
+        tensors = sorted(halves if self.prompt is None else [self.prompt], key=lambda one: one.start)
         file, end = tensors[-1].file, tensors[-1].end
         whole = begin_digest(self.config, end)
         whole.update(self.header)
@@ -92,9 +102,10 @@ def check_adapter_files(
     *,
     max_rank: int,
     vocab_size: int | None = None,
+    room: PromptRoom = NO_ROOM,
     pause: Callable[[], object] = lambda: None,
 ) -> AdapterFiles:
-    """Return the adapter in a directory; `base` are the linear layers that can be adapted.
+    """Return the adapter in a directory; `base` are the linear layers that can be adapted, `room` is for soft prompts.
 
     `pause` is called where it can stop: thousands of modules take longer than a pass may wait.
 
@@ -108,6 +119,9 @@ def check_adapter_files(
         pause()
         weights = read_safetensors(_inside(path, WEIGHTS_FILE))
         pause()
+        if isinstance(config, SoftPromptConfig):
+            prompt = check_soft_prompt(weights.tensors, config, room, DTYPES)
+            return AdapterFiles(path, 0, (), {}, raw, weights.raw_header, prompt)
         pairs = _pairs(weights.tensors, config, base, pause)
         _check_targets(config, pairs, base, pause)
         _check_invocation(config.invocation, vocab_size)

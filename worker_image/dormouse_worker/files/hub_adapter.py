@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dormouse_worker.common.errors import AdapterInvalid, AdapterNotFound, HubUnreachable, PickleRefused
-from dormouse_worker.files.adapter_config import parse_config
+from dormouse_worker.files.adapter_config import LoraConfig, parse_config
 from dormouse_worker.files.adapter_files import (
     CONFIG_FILE,
     MAX_CONFIG_BYTES,
@@ -25,9 +25,11 @@ from dormouse_worker.files.adapter_files import (
 )
 from dormouse_worker.files.hub import HubFile, Remedies, Snapshot
 from dormouse_worker.files.hub_folder import Source, check_room, fetch_missing, read_mark, turn, write_mark
+from dormouse_worker.files.soft_prompt_config import SoftPromptConfig
 
 # 32 million rows and columns of float32: twice what all linear layers of a model with 405 billion weights have.
 MAX_BYTES_PER_RANK = 128 << 20
+MAX_HEADER_BYTES = 1 << 20  # of a soft prompt, which is one tensor of four bytes a number
 REMEDIES = Remedies(  # nosec B106  # a sentence
     token="set tokenSecretRef to a Secret whose token may read it, or HF_TOKEN",  # noqa: S106  # a sentence
     repo="check the adapter's uri",
@@ -79,18 +81,24 @@ def _fetch(
     config, weights = _choose(snapshot, uri)
     fetch_missing(source, snapshot.commit, [config], directory, say=say)
     try:
-        rank = parse_config(read_config_file(directory / CONFIG_FILE), max_rank).max_rank
+        parsed = parse_config(read_config_file(directory / CONFIG_FILE), max_rank)
     except AdapterInvalid as error:
         raise AdapterInvalid(f"{uri}: {error}") from error
-    if weights.num_bytes > (most := (rank + 1) * MAX_BYTES_PER_RANK):
-        raise AdapterInvalid(
-            f"{uri}: {WEIGHTS_FILE} has {weights.num_bytes} bytes; at rank {rank} it has at most {most}"
-        )
+    most, why = _most_bytes(parsed)
+    if weights.num_bytes > most:
+        raise AdapterInvalid(f"{uri}: {WEIGHTS_FILE} has {weights.num_bytes} bytes; {why} it has at most {most}")
     check_room(directory, [weights], REMEDIES)
     fetch_missing(source, snapshot.commit, [weights], directory, say=say)
     digest = _digest_of(directory)
     write_mark(directory, snapshot.commit, [config, weights], digest=digest)
     return {_DIGEST: digest}
+
+
+def _most_bytes(config: LoraConfig | SoftPromptConfig) -> tuple[int, str]:
+    """Return how large the weights can be, and by what."""
+    if isinstance(config, SoftPromptConfig):
+        return MAX_HEADER_BYTES + config.num_tokens * config.size * 4, f"with {config.num_tokens} virtual tokens"
+    return (config.max_rank + 1) * MAX_BYTES_PER_RANK, f"at rank {config.max_rank}"
 
 
 def _choose(snapshot: Snapshot, uri: str) -> tuple[HubFile, HubFile]:

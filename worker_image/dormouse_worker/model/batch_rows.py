@@ -34,6 +34,8 @@ class RankSequence:
         "needs_logits_only",
         "num_blocks",
         "num_prompt_tokens",
+        "num_virtual_tokens",
+        "prompt_slot",
         "request_id",
         "rope",
         "row",
@@ -47,7 +49,9 @@ class RankSequence:
         self.request_id = new.request_id
         self.row = row
         self.sampling = new.sampling
-        self.lora_slot = new.lora_slot
+        self.num_virtual_tokens = new.num_virtual_tokens
+        self.lora_slot = -1 if new.num_virtual_tokens else new.lora_slot
+        self.prompt_slot = new.lora_slot  # where its soft prompt lies, if it has one
         self.lora_start = new.lora_start
         self.images = new.images
         self.rope: Ints | None = None  # set by its owner: see `rope.prompt_positions`
@@ -149,6 +153,11 @@ class BatchRows:
     def seeing(self) -> list[tuple[int, RankSequence]]:
         """Return the sequences with images, and their places."""
         return [(place, sequence) for place, sequence in enumerate(self.sequences) if sequence.images]
+
+    @cached_property
+    def prompted(self) -> list[tuple[int, RankSequence]]:
+        """Return the sequences with soft prompts, and their places."""
+        return [(place, sequence) for place, sequence in enumerate(self.sequences) if sequence.num_virtual_tokens]
 
     @cached_property
     def is_free(self) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from itertools import chain
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
+from dormouse_worker.model.adapters.virtual_rows import VirtualRows, find_virtual_rows
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
@@ -33,6 +34,7 @@ class PackedInput:
     groups: tuple[AttentionMetadata, ...]  # one for each layer group
     lora_slots: Ints | None = None  # [T] where each row's adapter lies, -1 = it has none; None = no row has one
     images: tuple[Placed, ...] = ()  # rows that are no tokens'
+    virtual: tuple[VirtualRows, ...] = ()  # rows that are a soft prompt's
     rope: Ints | None = None  # [3, T] in time, height and width; None = positions are all the same in these
 
 
@@ -183,7 +185,8 @@ class InputBatch:
         images = _place_images(batch_rows, batch, spans.query_starts) if batch_rows.seeing else ()
         rope = _turn(batch_rows, positions, spans.query_starts) if self._image_merge and batch_rows.seeing else None
         lora_slots = _find_adapters(batch_rows, positions, spans.query_starts)
-        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images, rope)
+        virtual = find_virtual_rows(batch_rows, batch, spans.query_starts) if batch_rows.prompted else ()
+        return PackedInput(batch_rows, tokens, positions, spans.query_starts, groups, lora_slots, images, virtual, rope)
 
     def _line_up(self, request_ids: list[str]) -> BatchRows:
         last, before = self._lineups

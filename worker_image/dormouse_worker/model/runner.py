@@ -18,7 +18,7 @@ from dormouse_worker.model.drafting.drafter import Drafter
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
-from dormouse_worker.model.input_batch import InputBatch
+from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
@@ -28,6 +28,7 @@ from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.vision.encoded import EncodedImages
+from dormouse_worker.model.vision.placed import ImageRows
 
 
 class LateAnswer:
@@ -148,7 +149,7 @@ class ModelRunner:
         wanted = choose_logit_rows(batch, packed)
         samples = self._model.layout.samples
         wait_for_masks = self._conclusion.begin_masks(wanted) if samples else dict
-        logits = self._paths.compute(packed, wanted.rows, self._images.find(packed.images))
+        logits = self._paths.compute(packed, wanted.rows, self._find_rows(packed))
         if not samples:
             return partial(ModelOutput, [])
         if self._promised is None or wanted.scored is not None or not isinstance(logits, torch.Tensor):
@@ -160,6 +161,14 @@ class ModelRunner:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
         self._late.append(self._promise_some(self._promised, wanted, logits, wait_for_masks))
         return self._late[-1]
+
+    def _find_rows(self, packed: PackedInput) -> tuple[ImageRows, ...]:
+        """Return the rows that are no tokens', where tokens are embedded."""
+        images = self._images.find(packed.images)
+        if not packed.virtual or not self._model.layout.is_first_stage:
+            return images
+        assert self._model.adapters is not None, "a soft prompt lies in a slot"
+        return images + self._model.adapters.virtual_rows(packed.virtual)
 
     def _take_adapters(self, batch: Batch) -> None:
         for slot, digest in batch.lora_moves:

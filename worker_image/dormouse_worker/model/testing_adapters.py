@@ -57,6 +57,19 @@ def write_adapter(
     return directory
 
 
+def write_soft_prompt(
+    directory: Path, base: Path, *, num_tokens: int = 6, seed: int = 0, kind: str = "PROMPT_TUNING", **config: Any
+) -> Path:
+    """Write a soft prompt of a base model's directory; return its own. `config` replaces or adds fields."""
+    size = json.loads((base / "config.json").read_text())["hidden_size"]
+    vectors = torch.randn(num_tokens, size, generator=torch.Generator().manual_seed(seed))
+    directory.mkdir(parents=True, exist_ok=True)
+    fields = {"peft_type": kind, "task_type": "CAUSAL_LM", "num_virtual_tokens": num_tokens, "token_dim": size}
+    (directory / CONFIG_FILE).write_text(json.dumps({**fields, **config}))
+    save_file({"prompt_embeddings": vectors}, directory / WEIGHTS_FILE)
+    return directory
+
+
 def merge_adapter(directory: Path, base: Path, adapter: Path, *, scale: float) -> Path:
     """Write the base with W + scale · B · A in place of W; return the directory."""
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)  # nosec B615  # of a directory

@@ -35,3 +35,11 @@ def test_nearly_all_tokens_are_of_one_prompt(tokens, length, expected):
     """The scores of one long prompt take more memory than those of many short ones."""
     prefill, *_ = profile_batches(max_num_seqs=4, max_num_batched_tokens=tokens, max_model_len=length, block_size=4)
     assert [sequence.num_tokens for sequence in prefill.sequences] == expected
+
+
+def test_where_soft_prompts_are_taken_the_largest_pass_begins_with_one():
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 100, "max_model_len": 50, "block_size": 4}
+    without, batches = profile_batches(**sizes), profile_batches(**sizes, takes_soft_prompts=True)
+    assert [each.num_virtual_tokens for each in batches[0].new] == [1, 0, 0, 0]
+    assert batches[0].sequences == without[0].sequences
+    assert batches[1:] == without[1:]

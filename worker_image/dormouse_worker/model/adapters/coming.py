@@ -36,6 +36,7 @@ class Found:
     place: Place | None  # where it lies; None = there was none for it
     checksum: int = 0
     invocation: tuple[int, ...] = ()  # see `AdapterInfo`
+    num_virtual_tokens: int = 0
 
 
 class ComingAdapter:
@@ -94,10 +95,16 @@ class ComingAdapter:
     def _read(self, pause: Pause) -> Found:
         layout = self._layout
         files = check_adapter_files(
-            self.path, layout.whole, max_rank=self._max_rank, vocab_size=layout.vocab_size, pause=pause
+            self.path,
+            layout.whole,
+            max_rank=self._max_rank,
+            vocab_size=layout.vocab_size,
+            room=layout.room,
+            pause=pause,
         )
         pause()
         if self._place is None:
             return Found(files.read(lambda *_: pause()), files.rank, None)
         digest = read_adapter(files, layout, self._place.copy, pause)
-        return Found(digest, files.rank, self._place, slot_checksum(self._place.copy, pause), files.invocation)
+        checksum = slot_checksum(self._place.copy, pause)
+        return Found(digest, files.rank, self._place, checksum, files.invocation, files.num_virtual_tokens)

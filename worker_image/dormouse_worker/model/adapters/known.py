@@ -21,6 +21,7 @@ class KnownAdapter:
     path: Path
     rank: int
     invocation: tuple[int, ...]  # see `AdapterInfo`
+    num_virtual_tokens: int
     place: int
     checksum: int
     lost: str = ""  # why it cannot be used any more
@@ -28,7 +29,7 @@ class KnownAdapter:
     @classmethod
     def of(cls, path: Path, found: Found, place: int) -> KnownAdapter:
         """Return one that was read into a place."""
-        return cls(path, found.rank, found.invocation, place, found.checksum)
+        return cls(path, found.rank, found.invocation, found.num_virtual_tokens, place, found.checksum)
 
 
 def read_again(known: KnownAdapter, layout: AdapterLayout, copy: torch.Tensor, *, max_rank: int) -> str:
@@ -36,7 +37,8 @@ def read_again(known: KnownAdapter, layout: AdapterLayout, copy: torch.Tensor, *
     if known.lost:
         return known.lost
     try:
-        read_adapter(check_adapter_files(known.path, layout.whole, max_rank=max_rank), layout, copy, _go_on)
+        files = check_adapter_files(known.path, layout.whole, max_rank=max_rank, room=layout.room)
+        read_adapter(files, layout, copy, _go_on)
     except WorkerError as error:
         return str(error)
     is_the_same = slot_checksum(copy, _go_on) == known.checksum

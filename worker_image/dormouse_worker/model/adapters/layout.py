@@ -4,8 +4,8 @@
     A     [parts][rank][inputs]          B    [rank][outputs of all parts, side by side]
 
 A map is what our forward pass multiplies at once: query, key and value are parts of one. All slots are alike, with room
-for the highest rank: what an adapter does not use is zero. A rank of a group has of A the columns, and of B the
-outputs, that it has of the weight.
+for the highest rank: what an adapter does not use is zero. A soft prompt has its vectors there, one behind the other. A
+rank of a group has of A the columns, and of B the outputs, that it has of the weight, and of a soft prompt all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from dormouse_worker.files.adapter_files import Shape
+from dormouse_worker.files.soft_prompt_files import PromptRoom
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, round_up
 from dormouse_worker.model.parallel.shards import Share
 from dormouse_worker.model.quantized.modules import QuantizedLinear, computed_dtype
@@ -56,6 +57,7 @@ class AdapterLayout:
     slot_bytes: int
     whole: Mapping[str, Shape]  # the linear layers of the whole model, by name: what an adapter has to fit
     vocab_size: int  # of the whole model
+    room: PromptRoom  # for soft prompts
 
     def a_of(self, slot: torch.Tensor, each: AdaptedMap) -> torch.Tensor:
         """Return the view of a slot's bytes, uint8 [slot_bytes], that is a map's A, [parts, rank, inputs]."""
@@ -64,6 +66,11 @@ class AdapterLayout:
     def b_of(self, slot: torch.Tensor, each: AdaptedMap) -> torch.Tensor:
         """Return the view that is a map's B, [rank, outputs]."""
         return self._view(slot, each.b_offset, (self.rank, each.num_outputs))
+
+    def prompt_of(self, slot: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """Return the view that is a soft prompt's vectors [start, end), [end - start, size]."""
+        size = self.room.size
+        return self._view(slot, start * size * self.dtype.itemsize, (end - start, size))
 
     def _view(self, slot: torch.Tensor, offset: int, shape: Sequence[int]) -> torch.Tensor:
         end = offset + math.prod(shape) * self.dtype.itemsize
@@ -79,6 +86,7 @@ def plan_adapters(
     module: Any, max_rank: int, *, whole: Mapping[str, Shape], shares: Mapping[str, Share]
 ) -> AdapterLayout:
     """Return where adapters of the module's blocks lie; of weights that are not among the shares it has all."""
+    config = module.config.get_text_config()
     rank, end, maps, dtype = round_up(max_rank, RANK_UNIT), 0, [], computed_dtype(module)
     for names, layers in _joined(module):
         starts = [0]
@@ -90,7 +98,9 @@ def plan_adapters(
         maps.append(AdaptedMap(names, num_inputs, tuple(starts), mine, end, b_offset))
         # kernels may read a vector that passes the end of B
         end = b_offset + round_up(rank * starts[-1] * size + 1, ALIGNMENT_BYTES)
-    return AdapterLayout(tuple(maps), rank, dtype, end, whole, int(module.config.get_text_config().vocab_size))
+    size = int(config.hidden_size)
+    room = PromptRoom(size, end // (size * dtype.itemsize))
+    return AdapterLayout(tuple(maps), rank, dtype, end, whole, int(config.vocab_size), room)
 
 
 def _linears(module: Any) -> dict[str, _Linear]:

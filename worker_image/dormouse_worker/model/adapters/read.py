@@ -9,6 +9,7 @@ import torch
 from dormouse_worker.common.errors import AdapterInvalid
 from dormouse_worker.files.adapter_files import AdapterFiles, Pair
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.files.soft_prompt_files import TENSOR
 from dormouse_worker.model.adapters.layout import AdaptedMap, AdapterLayout
 from dormouse_worker.model.checksum import BLOCK_BYTES, checksum, combine
 from dormouse_worker.model.finite import are_finite
@@ -30,6 +31,8 @@ def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor,
         as_array(block).fill(0)
         pause()
     fills: dict[StoredTensor, Callable[[torch.Tensor], object]] = {}
+    if files.prompt is not None:
+        fills[files.prompt] = layout.prompt_of(slot, 0, files.num_virtual_tokens).copy_
     for each in layout.maps:
         a, b = layout.a_of(slot, each), layout.b_of(slot, each)
         for part, module in enumerate(each.modules):
@@ -89,7 +92,9 @@ def _matrix(tensor: StoredTensor, raw: bytearray) -> torch.Tensor:
 
 
 def _culprit(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor) -> str:
-    """Return the module whose matrices are not finite in the model's type."""
+    """Return the module whose matrices are not finite in the model's type, or the soft prompt."""
+    if files.prompt is not None:
+        return TENSOR
     for each in layout.maps:
         a, b = layout.a_of(slot, each), layout.b_of(slot, each)
         for part, module in enumerate(each.modules):

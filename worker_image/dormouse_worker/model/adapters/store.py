@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +27,13 @@ from dormouse_worker.model.adapters.coming import ComingAdapter, Found, Place
 from dormouse_worker.model.adapters.known import KnownAdapter, read_again
 from dormouse_worker.model.adapters.layout import AdapterLayout
 from dormouse_worker.model.adapters.rows import Lora
+from dormouse_worker.model.adapters.virtual_rows import VirtualRows
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.memory.arithmetic import gib
 from dormouse_worker.model.tensors import pointer_to
+from dormouse_worker.model.vision.placed import ImageRows
 
 
 class AdapterStore:
@@ -148,6 +150,13 @@ class AdapterStore:
             for each in layout.maps
         }
 
+    def virtual_rows(self, runs: Iterable[VirtualRows]) -> tuple[ImageRows, ...]:
+        """Return the vectors of soft prompts that stand in a pass."""
+        return tuple(
+            ImageRows(run.start, self.layout.prompt_of(self._slot(run.slot), run.first, run.first + run.count))
+            for run in runs
+        )
+
     @property
     def wake_bytes(self) -> int:
         """See `SleepPart`."""
@@ -245,7 +254,13 @@ class AdapterStore:
 
     def _info(self, digest: str) -> AdapterInfo:
         known = self._known[digest]
-        return AdapterInfo(digest, known.rank, self.layout.slot_bytes, invocation=known.invocation)
+        return AdapterInfo(
+            digest,
+            known.rank,
+            self.layout.slot_bytes,
+            invocation=known.invocation,
+            num_virtual_tokens=known.num_virtual_tokens,
+        )
 
     def _slot(self, number: int) -> torch.Tensor:
         slot: torch.Tensor = self._arena.bytes(number * self.layout.slot_bytes, (number + 1) * self.layout.slot_bytes)

@@ -170,7 +170,7 @@ class Drafter:
         """Run a pass over these parts of sequences; return what the last row of each says, where it is asked."""
         scheduled = [ScheduledSequence(line.sequence.request_id, start, end, (), samples) for line, start, end in spans]
         batch = Batch(is_fresh=False, released=(), swap_out=(), swap_in=(), new=(), sequences=tuple(scheduled))
-        packed = replace(self._sequences.pack(batch), lora_slots=None)
+        packed = replace(self._sequences.pack(batch), lora_slots=None, virtual=())
         rows = packed.query_starts[1:] - 1
         if not samples:
             self._paths.compute(packed, rows[-1:])

@@ -78,7 +78,7 @@ class GraphPath:
 
     def fits(self, packed: PackedInput, rows: Ints) -> bool:
         """See `ForwardPath`. A graph waits for no weights, and knows of no adapters and images."""
-        is_plain = packed.lora_slots is None and not packed.images and packed.rope is None
+        is_plain = packed.lora_slots is None and not packed.images and not packed.virtual and packed.rope is None
         return is_plain and not self._model.weights.is_arriving and self._graphs.fits(packed, rows)
 
     @torch.inference_mode()

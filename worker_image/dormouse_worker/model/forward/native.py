@@ -9,6 +9,7 @@ import torch
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.paged import PagedContext
+from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder
@@ -40,6 +41,7 @@ class NativePath:
         plans = [self._backend.plan(group, beside.model.device) for group in packed.groups]
         context = PagedContext(beside.cache, plans, beside.scratch)
         if images:
-            seen = beside.model.see(torch.from_numpy(packed.token_ids), images)
+            with forward_context(context, beside.communicator):  # ranks meet where they embed
+                seen = beside.model.see(torch.from_numpy(packed.token_ids), images)
             return self._seeing.forward(packed, rows, context, beside.communicator, seen)
         return self._decoder.forward(packed, rows, context, beside.communicator)

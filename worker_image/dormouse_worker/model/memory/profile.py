@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 
@@ -24,13 +26,19 @@ LONG_CONTEXT_ROWS = 16
 
 
 def profile_batches(
-    *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int, num_groups: int = 1
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    max_model_len: int,
+    block_size: int,
+    num_groups: int = 1,
+    takes_soft_prompts: bool = False,
 ) -> list[Batch]:
     """Return the batches whose peak counts; every sequence samples with the costliest parameters.
 
     First as many tokens as allowed over as many sequences as allowed, nearly all of them of one prompt, for attention
     within a prompt costs by its square; then decoding, one token each, at the longest context. Backends bound their
-    working memory, so one sequence at full length shows the peak of many.
+    working memory, so one sequence at full length shows the peak of many. With a soft prompt tokens are embedded apart.
     """
     num_seqs = min(max_num_seqs, max_num_batched_tokens)
     longest = (max_model_len - 1, 1)
@@ -38,7 +46,8 @@ def profile_batches(
     rows = min(LONG_CONTEXT_ROWS, max_model_len, max_num_batched_tokens)
     late_chunk = (max_model_len - rows, rows)
     decode = [longest, *[(0, 1)] * (num_seqs - 1)]
-    return [_batch(spans, block_size, num_groups) for spans in (prefill, [late_chunk], decode)]
+    first, *others = [_batch(spans, block_size, num_groups) for spans in (prefill, [late_chunk], decode)]
+    return [_with_soft_prompt(first) if takes_soft_prompts else first, *others]
 
 
 def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
@@ -62,3 +71,9 @@ def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Ba
         for i, ((start, _), end, table) in enumerate(zip(spans, ends, tables, strict=True))
     )
     return Batch(is_fresh=True, released=(), swap_out=(), swap_in=(), new=new, sequences=sequences)
+
+
+def _with_soft_prompt(batch: Batch) -> Batch:
+    """Let the first token be a vector of whatever lies in the first slot."""
+    first, *others = batch.new
+    return replace(batch, new=(replace(first, lora_slot=0, num_virtual_tokens=1), *others))

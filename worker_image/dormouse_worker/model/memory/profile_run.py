@@ -41,6 +41,7 @@ class ProfiledModel:
     num_groups: int  # of layers that see the same tokens
     image_rows: int = 0  # of encoded images, that are kept
     images_are_whole: bool = False  # an image's tokens see each other
+    takes_soft_prompts: bool = False
     draft_bytes: int = 0  # of the weights, the draft model's
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
 
@@ -70,6 +71,7 @@ def profile_memory(
         max_model_len=model.max_model_len,
         block_size=settings.block_size,
         num_groups=model.num_groups,
+        takes_soft_prompts=model.takes_soft_prompts,
     )
 
     def measure() -> Measured:
