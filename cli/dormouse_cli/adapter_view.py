@@ -14,6 +14,7 @@ from dormouse_cli.view import Raw
 _UNSEEN = "Unseen"  # the operator has not told of it yet
 _BAD = frozenset({"Failed", "Refused", _UNSEEN})
 _OWN_WORD = frozenset({"Refused", _UNSEEN})
+_KINDS = {"LoRA": "", "ActivatedLoRA": "activated", "SoftPrompt": "soft prompt"}  # what nearly all are goes unsaid
 _DIGEST_CHARS = 12
 
 
@@ -27,8 +28,10 @@ class AdapterView:
     uri: str
     state: str
     message: str  # why it is no further; "" = it is where it should be
-    digest: str  # "" = it was never loaded, as the two below
+    digest: str  # "" = it was never loaded, as the four below
+    kind: str  # LoRA, ActivatedLoRA or SoftPrompt
     rank: int
+    virtual_tokens: int  # of a soft prompt
     slot_bytes: int
     loaded: int  # replicas that serve it
     replicas: int  # that serve the base
@@ -82,7 +85,9 @@ def _read(namespace: str, deployment: str, name: str, wanted: Raw, told: Raw) ->
         state=str(told.get("state") or _UNSEEN),
         message=str(told.get("message") or "") if told else "the operator has not looked yet",
         digest=str(told.get("digest") or ""),
+        kind=str(told.get("kind") or ""),
         rank=int(told.get("rank") or 0),
+        virtual_tokens=int(told.get("virtualTokens") or 0),
         slot_bytes=int(told.get("slotBytes") or 0),
         loaded=int(told.get("loadedReplicas") or 0),
         replicas=int(told.get("replicas") or 0),
@@ -104,7 +109,9 @@ def _words(view: AdapterView) -> str:
     parts = [
         f"{view.name}  {view.state}",
         f"{view.loaded}/{view.replicas} loaded",
+        _KINDS.get(view.kind, view.kind),
         f"rank {view.rank}" if view.rank else "",
+        f"{view.virtual_tokens} virtual tokens" if view.virtual_tokens else "",
         f"{size(view.slot_bytes)} a slot" if view.slot_bytes else "",
         "pinned" if view.is_pinned else "",
         f"sha256 {view.digest[:_DIGEST_CHARS]}" if view.digest else "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dormouse_cli.adapter_view import read_adapters
 from dormouse_kube.api import INFERENCE_ADAPTERS
 from tests.cli import kit
@@ -40,6 +42,21 @@ def test_adapters_are_lines_below_their_deployment_and_what_is_missing_below_the
         "  sql  Loaded, 2/2 loaded, rank 8, 3 MiB a slot, pinned, sha256 abababababab, pvc://loras/sql",
     ]
     assert "team/other  2 adapters" in dormouse(fake, "adapters", "-A").stdout
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"kind": "LoRA"}, "rank 8, 3 MiB a slot"),
+        ({"kind": "ActivatedLoRA"}, "activated, rank 8, 3 MiB a slot"),
+        ({"kind": "SoftPrompt", "rank": 0, "virtualTokens": 6}, "soft prompt, 6 virtual tokens, 3 MiB a slot"),
+        ({"kind": "Later"}, "Later, rank 8, 3 MiB a slot"),
+    ],
+    ids=str,
+)
+def test_what_is_no_plain_lora_says_so(dormouse, told, words):
+    shown = dormouse(kit.cluster(adapted(told=[{**TOLD[1], **told}])), "adapters", "tiny").stdout
+    assert f"2/2 loaded, {words}, pinned" in shown
 
 
 def test_an_adapter_that_the_operator_has_not_seen_says_so(dormouse):

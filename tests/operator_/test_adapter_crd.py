@@ -47,7 +47,8 @@ def test_what_both_resources_say_of_an_adapter_is_bounded_alike():
 
 
 def test_the_schema_knows_what_the_operator_writes_and_no_more():
-    told = RecordedAdapter(name="a", uri="file:///a", state="Loaded", digest="d", rank=8, slot_bytes=1, resource="a")
+    loaded = {"digest": "d", "kind": "LoRA", "rank": 8, "virtual_tokens": 1, "slot_bytes": 1}
+    told = RecordedAdapter(name="a", uri="file:///a", state="Loaded", resource="a", **loaded)
     base = a_deployment(engine=Engine(enable_lora=True), recorded=RecordedStatus(adapters=(told,)))
     metadata = {"namespace": "team", "name": "a", "uid": "u", "resourceVersion": "1"}
     offer = parse_offer({"metadata": metadata, "spec": {"base": "tiny", "uri": "file:///a"}})

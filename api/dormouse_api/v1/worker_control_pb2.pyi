@@ -134,6 +134,33 @@ LORA_STATE_FAILED: LoraState.ValueType  # 3
 """see failure; tried again when an engine opens"""
 Global___LoraState: _TypeAlias = LoraState  # noqa: Y015
 
+class _LoraKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LoraKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoraKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LORA_KIND_UNSPECIFIED: _LoraKind.ValueType  # 0
+    """not loaded, or the worker is older"""
+    LORA_KIND_LORA: _LoraKind.ValueType  # 1
+    """acts on the whole prompt and answer"""
+    LORA_KIND_ACTIVATED_LORA: _LoraKind.ValueType  # 2
+    """from the last place of invocation_token_ids in the prompt on"""
+    LORA_KIND_SOFT_PROMPT: _LoraKind.ValueType  # 3
+    """virtual_tokens vectors in front of the prompt"""
+
+class LoraKind(_LoraKind, metaclass=_LoraKindEnumTypeWrapper): ...
+
+LORA_KIND_UNSPECIFIED: LoraKind.ValueType  # 0
+"""not loaded, or the worker is older"""
+LORA_KIND_LORA: LoraKind.ValueType  # 1
+"""acts on the whole prompt and answer"""
+LORA_KIND_ACTIVATED_LORA: LoraKind.ValueType  # 2
+"""from the last place of invocation_token_ids in the prompt on"""
+LORA_KIND_SOFT_PROMPT: LoraKind.ValueType  # 3
+"""virtual_tokens vectors in front of the prompt"""
+Global___LoraKind: _TypeAlias = LoraKind  # noqa: Y015
+
 @_typing.final
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1330,7 +1357,7 @@ Global___ListLorasResponse: _TypeAlias = ListLorasResponse  # noqa: Y015
 
 @_typing.final
 class LoraAdapter(_message.Message):
-    """A LoRA adapter by the name under which requests ask for it."""
+    """A LoRA adapter, or a soft prompt, by the name under which requests ask for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1343,6 +1370,9 @@ class LoraAdapter(_message.Message):
     PINNED_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    INVOCATION_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    VIRTUAL_TOKENS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """as in AddLoraRequest"""
     uri: _builtins.str
@@ -1352,16 +1382,24 @@ class LoraAdapter(_message.Message):
     digest: _builtins.str
     """SHA-256 over its files; "" unless it is loaded"""
     rank: _builtins.int
-    """the highest of its modules; 0 unless it is loaded"""
+    """the highest of its modules; 0 unless it is loaded, and of a soft prompt"""
     slot_bytes: _builtins.int
     """what a slot takes, whatever the rank; 0 unless it is loaded"""
     pinned: _builtins.bool
     """it keeps its slot on the device"""
     progress: _builtins.str
     """how far the fetch of its files from a hub is; "" = none goes on"""
+    kind: Global___LoraKind.ValueType
+    """what it does; unspecified unless it is loaded"""
+    virtual_tokens: _builtins.int
+    """of a soft prompt: they count against the model's length, and not in usage"""
     @_builtins.property
     def failure(self) -> Global___Failure:
         """set in FAILED, and in LOADED where what the name shall mean next cannot be loaded"""
+
+    @_builtins.property
+    def invocation_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of an activated LoRA, at most 64"""
 
     def __init__(
         self,
@@ -1375,10 +1413,13 @@ class LoraAdapter(_message.Message):
         pinned: _builtins.bool = ...,
         failure: Global___Failure | None = ...,
         progress: _builtins.str = ...,
+        kind: Global___LoraKind.ValueType = ...,
+        invocation_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        virtual_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "failure", b"failure", "name", b"name", "pinned", b"pinned", "progress", b"progress", "rank", b"rank", "slot_bytes", b"slot_bytes", "state", b"state", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "failure", b"failure", "invocation_token_ids", b"invocation_token_ids", "kind", b"kind", "name", b"name", "pinned", b"pinned", "progress", b"progress", "rank", b"rank", "slot_bytes", b"slot_bytes", "state", b"state", "uri", b"uri", "virtual_tokens", b"virtual_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

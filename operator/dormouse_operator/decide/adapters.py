@@ -87,15 +87,26 @@ def _write(
         "name": adapter.name,
         "uri": adapter.uri,
         "state": state,
-        "digest": having[0].digest if having else (kept.digest if kept else ""),
-        "rank": having[0].rank if having else (kept.rank if kept else 0),
-        "slotBytes": having[0].slot_bytes if having else (kept.slot_bytes if kept else 0),
+        **_loaded(having[0] if having else kept),
         "message": message[:_MAX_MESSAGE],
         "since": (known.since if known else "") or format_time(situation.now),
         "resource": adapter.resource,
     }
     counts = {"loadedReplicas": len(having), "replicas": len(looks)}
     return {key: value for key, value in written.items() if value} | counts
+
+
+def _loaded(known: HeldAdapter | RecordedAdapter | None) -> dict[str, Any]:
+    """Return what is known of an adapter once some worker has loaded it."""
+    if known is None:
+        return {}
+    return {
+        "digest": known.digest,
+        "kind": known.kind,
+        "rank": known.rank,
+        "virtualTokens": known.virtual_tokens,
+        "slotBytes": known.slot_bytes,
+    }
 
 
 def news(situation: Situation) -> list[EventRecord]:
@@ -145,7 +156,9 @@ def _as_recorded(situation: Situation) -> _Held:
             path=paths.get(known.name, ""),
             state="LOADED",
             digest=known.digest,
+            kind=known.kind,
             rank=known.rank,
+            virtual_tokens=known.virtual_tokens,
             slot_bytes=known.slot_bytes,
         )
         for known in situation.deployment.recorded.adapters

@@ -92,7 +92,9 @@ def _status(
         "state": told.state if resolved.is_true else "Refused",
         "name": offer.wanted.name if offer.wanted else "",
         "digest": told.digest,
+        "kind": told.kind,
         "rank": told.rank,
+        "virtualTokens": told.virtual_tokens,
         "slotBytes": told.slot_bytes,
     }
     counts = {"loadedReplicas": told.loaded_replicas, "replicas": told.replicas}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dormouse_api.hub_uri import SCHEME
 
 HeldState = Literal["PENDING", "LOADED", "FAILED"]
+AdapterKind = Literal["", "LoRA", "ActivatedLoRA", "SoftPrompt"]  # "" = nobody has told yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,9 @@ class HeldAdapter:
     path: str
     state: HeldState
     digest: str = ""  # "" unless it is loaded
+    kind: AdapterKind = ""
     rank: int = 0
+    virtual_tokens: int = 0  # of a soft prompt
     slot_bytes: int = 0
     progress: str = ""  # how far the fetch of its files is
     failure: str = ""  # why it, or what its name shall mean next, cannot be loaded
@@ -57,7 +60,9 @@ class RecordedAdapter:
     uri: str
     state: str = ""  # "" = an earlier operator did not say
     digest: str = ""  # "" = it was never loaded
+    kind: AdapterKind = ""
     rank: int = 0
+    virtual_tokens: int = 0  # of a soft prompt
     slot_bytes: int = 0
     message: str = ""  # why it is no further
     loaded_replicas: int = 0

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dormouse_api.v1 import worker_control_pb2 as pb
-from dormouse_operator.model.adapters import Adapter, HeldAdapter
+from dormouse_operator.model.adapters import Adapter, AdapterKind, HeldAdapter
+
+_KINDS: Mapping[AdapterKind, pb.LoraKind.ValueType] = {
+    "": pb.LORA_KIND_UNSPECIFIED,
+    "LoRA": pb.LORA_KIND_LORA,
+    "ActivatedLoRA": pb.LORA_KIND_ACTIVATED_LORA,
+    "SoftPrompt": pb.LORA_KIND_SOFT_PROMPT,
+}
 
 
 @dataclass(slots=True)
@@ -46,7 +53,7 @@ class FakeAdapters:
         if " " in found:
             return HeldAdapter(name=adapter.name, path=adapter.path, state="FAILED", failure=found)
         return HeldAdapter(
-            name=adapter.name, path=adapter.path, state="LOADED", digest=found, rank=8, slot_bytes=1 << 20
+            name=adapter.name, path=adapter.path, state="LOADED", digest=found, kind="LoRA", rank=8, slot_bytes=1 << 20
         )
 
 
@@ -64,7 +71,9 @@ def to_told(held: HeldAdapter) -> pb.LoraAdapter:
         progress=held.progress,
         state=pb.LoraState.Value(f"LORA_STATE_{held.state}"),
         digest=held.digest,
+        kind=_KINDS[held.kind],
         rank=held.rank,
+        virtual_tokens=held.virtual_tokens,
         slot_bytes=held.slot_bytes,
     )
     if held.failure:

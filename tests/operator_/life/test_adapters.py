@@ -38,6 +38,7 @@ async def test_workers_are_told_before_they_serve_and_the_status_says_what_is_lo
         "uri": "pvc://loras/sql",
         "state": "Loaded",
         "digest": OF_SQL,
+        "kind": "LoRA",
         "rank": 8,
         "slotBytes": 1 << 20,
         "loadedReplicas": 2,

@@ -43,6 +43,7 @@ async def test_what_a_team_offers_is_served_beside_the_base_s_own_without_anothe
         "state": "Loaded",
         "name": "hr",
         "digest": OF_HR,
+        "kind": "LoRA",
         "rank": 8,
         "slotBytes": 1 << 20,
         "loadedReplicas": 2,

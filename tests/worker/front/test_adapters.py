@@ -8,8 +8,12 @@ import pytest
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_api.v1 import worker_control_pb2 as control
+from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.commands import AddLora, PinLora, RemoveLora
 from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.front.api.adapters import to_adapter
+from dormouse_worker.front.engine.adapter_board import WantedAdapter
 from dormouse_worker.testing.fake_engine import Script
 from tests.worker.front.adapter_kit import (
     DIGEST,
@@ -48,6 +52,23 @@ async def test_a_request_names_the_adapter_as_its_model(open_with_adapters):
             assert first.adapter_digest == digest
             assert not any(message.adapter_digest for message in others)
             assert last_request(house).adapter == digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, control.LORA_KIND_LORA),
+        ({"invocation": (7, 8)}, control.LORA_KIND_ACTIVATED_LORA),
+        ({"num_virtual_tokens": 6}, control.LORA_KIND_SOFT_PROMPT),
+    ],
+    ids=str,
+)
+def test_it_is_told_what_kind_it_is(fields, kind):
+    told = to_adapter(WantedAdapter("sql", "/adapters/sql", loaded=AdapterInfo(DIGEST, 8, 1024, **fields)))
+    assert told.kind == kind
+    assert tuple(told.invocation_token_ids) == fields.get("invocation", ())
+    assert told.virtual_tokens == fields.get("num_virtual_tokens", 0)
+    assert to_adapter(WantedAdapter("sql", "/adapters/sql")).kind == control.LORA_KIND_UNSPECIFIED
 
 
 async def test_text_of_an_adapter_is_the_bases_text(open_with_adapters):

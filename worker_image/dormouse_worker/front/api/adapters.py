@@ -9,6 +9,7 @@ import grpc
 from dormouse_api.hub_uri import SCHEME, parse_hub_uri
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
+from dormouse_worker.common.adapters import AdapterInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.engine.adapter_board import AdapterBoard, WantedAdapter
 
@@ -47,7 +48,8 @@ def to_adapter(wanted: WantedAdapter) -> pb.LoraAdapter:
     told.state = pb.LORA_STATE_PENDING
     if loaded is not None:
         told.state, told.digest, told.rank = pb.LORA_STATE_LOADED, loaded.digest, loaded.rank
-        told.slot_bytes = loaded.num_bytes
+        told.slot_bytes, told.kind, told.virtual_tokens = loaded.num_bytes, _kind(loaded), loaded.num_virtual_tokens
+        told.invocation_token_ids.extend(loaded.invocation)
     if wanted.failure is not None:
         told.state = told.state if loaded else pb.LORA_STATE_FAILED
         told.failure.reason, told.failure.message = wanted.failure
@@ -61,6 +63,12 @@ def to_adapters(board: AdapterBoard, settings: EngineSettings) -> pb.ListLorasRe
         told.max_loras, told.max_lora_rank = settings.max_loras, settings.max_lora_rank
         told.max_cpu_loras = settings.max_cpu_loras or settings.max_loras
     return told
+
+
+def _kind(info: AdapterInfo) -> pb.LoraKind.ValueType:
+    if info.num_virtual_tokens:
+        return pb.LORA_KIND_SOFT_PROMPT
+    return pb.LORA_KIND_ACTIVATED_LORA if info.invocation else pb.LORA_KIND_LORA
 
 
 def _invalid(message: str) -> CallError:
