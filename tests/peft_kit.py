@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+from peft import (
+    LoraConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
 from transformers import AutoModelForCausalLM
+
+SOFT_PROMPTS: Any = {
+    "PROMPT_TUNING": PromptTuningConfig,
+    "P_TUNING": PromptEncoderConfig,
+    "PREFIX_TUNING": PrefixTuningConfig,
+}
 
 
 @contextmanager
@@ -56,12 +69,10 @@ def make_adapter(
 
 
 def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int) -> Path:
-    """Have peft write a soft prompt with random weights and return its directory; `kind` is P_TUNING or the other."""
+    """Have peft write a soft prompt of a kind, with random weights, and return its directory."""
     torch.manual_seed(num_tokens)
-    fields: dict[str, Any] = {"task_type": "CAUSAL_LM", "num_virtual_tokens": num_tokens}
-    config = (
-        PromptEncoderConfig(**fields, encoder_hidden_size=24) if kind == "P_TUNING" else PromptTuningConfig(**fields)
-    )
+    more: dict[str, Any] = {"encoder_hidden_size": 24} if kind == "P_TUNING" else {}
+    config = SOFT_PROMPTS[kind](task_type="CAUSAL_LM", num_virtual_tokens=num_tokens, **more)
     with _peft_asks_what_is_deprecated():
         model = get_peft_model(_base(base), config)
     for weight in model.prompt_encoder.parameters():

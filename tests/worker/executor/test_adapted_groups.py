@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from dormouse_worker.common.commands import TAGS
+from dormouse_worker.common.errors import AdapterInvalid
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.testing import make_add
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.model.testing import write_tiny_model
+from dormouse_worker.model.testing_adapters import write_soft_prompt
 from tests.peft_kit import greedy_tokens, make_adapter, make_soft_prompt
 from tests.worker.engine.engine_kit import finish
 from tests.worker.executor.group_kit import MAX_TOKENS, PROMPTS, counters, make_engine
@@ -129,6 +131,14 @@ def test_a_prefix_is_known_to_its_own_adapter_alone(group_of, shape):
     before = counters(engine).prefix_hits
     assert group.run(engine) == group.expected
     assert counters(engine).prefix_hits > before
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=str)
+def test_keys_and_values_for_several_ranks_are_refused_by_name(group_of, tmp_path, shape):
+    group = group_of("llama", shape)
+    base = group.ranks.workers[0].settings.model_path
+    with pytest.raises(AdapterInvalid, match=r"peft_type is 'PREFIX_TUNING', which brings keys .* on one$"):
+        group.ranks.add_lora(write_soft_prompt(tmp_path, base, kind="PREFIX_TUNING"))
 
 
 def test_each_rank_has_its_share_of_an_adapter_alone(group_of):

@@ -20,12 +20,18 @@ SETTINGS = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 3}
 
 
 class AdaptedRank(SleepingRank):
-    """A rank with two adapters: a LoRA each, or `soft` prompts."""
+    """A rank with two adapters: each a LoRA, or `soft` prompts of vectors, and of keys and values."""
 
     def __init__(self, directory, folder, worker, *, keeps=False, soft=False, **settings):
         super().__init__(directory, worker, keeps=keeps, **{**SETTINGS, **settings})
-        write = write_soft_prompt if soft else partial(write_adapter, targets=("q_proj", "v_proj", "down_proj"))
-        self.paths = [write(folder / name, directory, seed=seed) for seed, name in enumerate(("a", "b"))]
+        write = partial(write_adapter, targets=("q_proj", "v_proj", "down_proj"))
+        kinds = {"a": "PROMPT_TUNING", "b": "PREFIX_TUNING"}
+        self.paths = [
+            write_soft_prompt(folder / name, directory, kind=kind)
+            if soft
+            else write(folder / name, directory, seed=seed)
+            for seed, (name, kind) in enumerate(kinds.items())
+        ]
         self.digests = [self.add(path).digest for path in self.paths]
         self.names = itertools.count()
 

@@ -130,7 +130,7 @@ def test_weights_that_are_cut_off_before_they_are_read_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"peft_type": "PREFIX_TUNING"}, "is 'PREFIX_TUNING'; computed here are LORA, PROMPT_TUNING, P_TUNING"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; computed here are LORA, PROMPT_TUNING, P_TUNING, PREFIX_TUNING"),
         ({"r": 9}, "its rank is 9; max_lora_rank is 8"),
         ({"r": 0}, "r is 0"),
         ({"r": True}, "r is True"),

@@ -14,6 +14,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     is_pinned: bool = False
     invocation: tuple[int, ...] = ()  # tokens from whose last place in a prompt on it is used; () = from the beginning
     num_virtual_tokens: int = 0  # vectors of a soft prompt, in front of each prompt
+    has_keys: bool = False  # these are keys and values, which no pass computes
 
 
 class AdapterList(msgspec.Struct, frozen=True):

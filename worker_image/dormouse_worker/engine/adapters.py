@@ -65,6 +65,10 @@ class AdapterSlots:
         """Return how many vectors an adapter, of which nothing speaks against, puts in front of a prompt."""
         return self._known[digest].num_virtual_tokens if digest else 0
 
+    def has_keys(self, digest: str) -> bool:
+        """Return whether these are keys and values, which no pass computes."""
+        return bool(digest) and self._known[digest].has_keys
+
     def add(self, info: AdapterInfo) -> None:
         """Let requests ask for it, also where it was about to leave."""
         self._known[info.digest] = info

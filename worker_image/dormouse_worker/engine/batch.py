@@ -31,6 +31,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     lora_start: int = 0  # its first token that has the adapter; those before are the base's
     images: tuple[ImageInput, ...] = ()
     num_virtual_tokens: int = 0  # its first tokens, in whose place vectors of its adapter stand
+    num_given_tokens: int = 0  # its first tokens, of which its adapter brings keys and values; no pass has them
 
     @property
     def num_tokens(self) -> int:

@@ -100,6 +100,7 @@ class Engine:
             adapter=adapter,
             lora_start=lora_start,
             num_virtual_tokens=num_virtual_tokens,
+            num_given_tokens=num_virtual_tokens if self._scheduler.adapters.has_keys(adapter) else 0,
             prediction_token_ids=message.prediction_token_ids,
             images=message.images,
         )

@@ -31,9 +31,9 @@ class Placement:
         if request.request_id in self.swap:
             return self._swap_in(request, current)
         prefix = self.find_prefix(request)
-        request.num_computed_tokens = prefix.num_tokens
+        request.num_computed_tokens = max(prefix.num_tokens, request.num_given_tokens)
         end = current.end_of(request)
-        if end == prefix.num_tokens:
+        if end == request.num_computed_tokens:
             request.num_computed_tokens = 0
             return AN_IMAGE_WAITS
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):

@@ -35,7 +35,8 @@ class RankView:
             lora_slot=request.lora_slot,
             lora_start=request.lora_start,
             images=tuple(request.images),
-            num_virtual_tokens=request.num_virtual_tokens,
+            num_virtual_tokens=request.num_virtual_tokens - request.num_given_tokens,
+            num_given_tokens=request.num_given_tokens,
         )
 
     def schedule(

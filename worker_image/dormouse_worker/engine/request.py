@@ -32,7 +32,8 @@ class Request:
     cache_salt: str = ""
     adapter: str = ""  # the digest of its LoRA adapter; "" = the base model alone
     lora_start: int = 0  # its first token that has the adapter; those before are the base's
-    num_virtual_tokens: int = 0  # its first tokens, in whose place vectors of its adapter stand
+    num_virtual_tokens: int = 0  # its first tokens, which its adapter brings as vectors
+    num_given_tokens: int = 0  # the same where these are keys and values: no pass computes them
     lora_slot: int = -1  # set by the scheduler while it runs: where the adapter lies
     num_overtakes: int = 0  # set by the scheduler: later requests that ran first while it had no slot
     number: int = 0  # set by the scheduler, once: the order of arrival

@@ -228,9 +228,12 @@ class FakeExecutor:
             if scheduled.start < image.end and image.start < scheduled.end:
                 assert image.digest in self.encoder.images, "a sequence computes tokens of an image that no rank holds"
         tokens = see(tokens, sequence.new.images)
+        num_given = sequence.new.num_given_tokens
+        assert scheduled.start >= num_given, "no pass computes what an adapter brings"
+        start = 0 if scheduled.start == num_given else scheduled.start
         for table, block_ids in zip(sequence.tables, scheduled.new_block_ids, strict=True):
             table.extend(block_ids)
-            for position in range(scheduled.start, scheduled.end):
+            for position in range(start, scheduled.end):
                 block, slot = divmod(position, self.report.block_size)
                 self._cache.setdefault(table[block], {})[slot] = tokens[position]
 

@@ -2,7 +2,8 @@
 
 adapter_config.json         what the matrices are for
 adapter_model.safetensors   base_model.model.MODULE.lora_A.weight [rank, in], ….lora_B.weight [out, rank];
-                            of a soft prompt prompt_embeddings [tokens, size]
+                            of a soft prompt prompt_embeddings [tokens, size], of PREFIX_TUNING
+                            [tokens, layers · 2 · heads · head size]: keys, then values, layer by layer
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class AdapterFiles:
     config: bytes  # the file's bytes that were parsed
     header: bytes  # of the weights' file, as it was parsed
     prompt: StoredTensor | None = None  # of a soft prompt alone: its vectors [tokens, size]
+    has_keys: bool = False  # these are keys and values
 
     @property
     def num_virtual_tokens(self) -> int:
@@ -121,7 +123,7 @@ def check_adapter_files(
         pause()
         if isinstance(config, SoftPromptConfig):
             prompt = check_soft_prompt(weights.tensors, config, room, DTYPES)
-            return AdapterFiles(path, 0, (), {}, raw, weights.raw_header, prompt)
+            return AdapterFiles(path, 0, (), {}, raw, weights.raw_header, prompt, has_keys=config.keys is not None)
         pairs = _pairs(weights.tensors, config, base, pause)
         _check_targets(config, pairs, base, pause)
         _check_invocation(config.invocation, vocab_size)

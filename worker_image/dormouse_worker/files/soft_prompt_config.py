@@ -1,4 +1,7 @@
-"""A soft prompt's `adapter_config.json` as peft writes it: how many vectors stand in front of each prompt. Pure."""
+"""A soft prompt's `adapter_config.json` as peft writes it: how many vectors stand in front of each prompt. Pure.
+
+Of PREFIX_TUNING a vector is the keys and values of one token, for all layers.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,29 @@ from typing import Any
 
 from dormouse_worker.common.errors import AdapterInvalid
 
-PEFT_TYPES = ("PROMPT_TUNING", "P_TUNING")  # of both peft saves what its encoder made, and not the encoder
+_PREFIX = "PREFIX_TUNING"
+PEFT_TYPES = ("PROMPT_TUNING", "P_TUNING", _PREFIX)  # of all peft saves what an encoder made, and not the encoder
 MAX_TOKENS = 8192
 MAX_SIZE = 1 << 16
+MAX_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShape:
+    """What a base keeps of a token: a key and a value for each layer and head."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_size: int
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers that is."""
+        return self.num_layers * 2 * self.num_kv_heads * self.head_size
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.num_layers} layers of {self.num_kv_heads} heads of {self.head_size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +42,8 @@ class SoftPromptConfig:
 
     peft_type: str
     num_tokens: int
-    size: int  # of a vector, as of an embedded token
+    size: int  # of a vector: of an embedded token, or what `keys` says
+    keys: KeyShape | None = None  # the vectors are keys and values; None = embedded tokens
 
 
 def parse_soft_prompt(config: Mapping[str, Any]) -> SoftPromptConfig:
@@ -30,11 +54,14 @@ def parse_soft_prompt(config: Mapping[str, Any]) -> SoftPromptConfig:
         )
     if (submodules := config.get("num_transformer_submodules")) not in (None, 1):
         raise AdapterInvalid(f"num_transformer_submodules is {submodules!r}; only decoders, of 1, are computed here")
-    return SoftPromptConfig(
-        peft_type=config["peft_type"],
-        num_tokens=_number("num_virtual_tokens", config.get("num_virtual_tokens"), MAX_TOKENS),
-        size=_number("token_dim", config.get("token_dim"), MAX_SIZE),
-    )
+    num_tokens = _number("num_virtual_tokens", config.get("num_virtual_tokens"), MAX_TOKENS)
+    size, kind = _number("token_dim", config.get("token_dim"), MAX_SIZE), config["peft_type"]
+    if kind != _PREFIX:
+        return SoftPromptConfig(kind, num_tokens, size)
+    num_layers = _number("num_layers", config.get("num_layers"), MAX_LAYERS)
+    num_heads = _number("num_attention_heads", config.get("num_attention_heads"), size)
+    keys = KeyShape(num_layers, num_heads, size // num_heads)
+    return SoftPromptConfig(kind, num_tokens, keys.size, keys)
 
 
 def _number(name: str, value: Any, most: int) -> int:

@@ -50,7 +50,7 @@ class RankSequence:
         self.row = row
         self.sampling = new.sampling
         self.num_virtual_tokens = new.num_virtual_tokens
-        self.lora_slot = -1 if new.num_virtual_tokens else new.lora_slot
+        self.lora_slot = -1 if new.num_virtual_tokens or new.num_given_tokens else new.lora_slot
         self.prompt_slot = new.lora_slot  # where its soft prompt lies, if it has one
         self.lora_start = new.lora_start
         self.images = new.images

@@ -14,6 +14,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.adapters.attach import adapt_lean, adapt_modules, make_adapters
+from dormouse_worker.model.adapters.given_keys import key_shape
 from dormouse_worker.model.architecture import check_architecture, check_known, find_position_limit
 from dormouse_worker.model.attention.choose import AUTO
 from dormouse_worker.model.attention.hook import DiscoveryContext
@@ -93,7 +94,7 @@ def _complete(
     if layout.pipeline > 1:  # all stages share one set of tables, whatever windows the layers of each have
         windows = ()
     lean = _choose_lean(module, discovered, settings, layout)
-    adapters = make_adapters(weights, settings, device)
+    adapters = make_adapters(weights, settings, device, key_shape(specs, windows, layout))
     if adapters is not None:
         lean = adapt_lean(lean, adapters) if isinstance(lean, LeanDecoder) else adapt_modules(lean, module, adapters)
     if isinstance(lean, Unfit):

@@ -10,6 +10,7 @@ import torch
 
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.grammars import Grammars
+from dormouse_worker.model.adapters.given_keys import give_keys
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.conclusion import Conclusion
@@ -145,6 +146,7 @@ class ModelRunner:
     def _begin(self, batch: Batch) -> Callable[[], ModelOutput]:
         if batch.swap_out or batch.swap_in:
             self._move(batch)
+        self._give_keys(batch)
         packed = self._input.pack(batch)
         wanted = choose_logit_rows(batch, packed)
         samples = self._model.layout.samples
@@ -161,6 +163,14 @@ class ModelRunner:
             return self._promised.promise(wanted.batch_rows, *choose_on_device(logits, wanted.batch_rows))
         self._late.append(self._promise_some(self._promised, wanted, logits, wait_for_masks))
         return self._late[-1]
+
+    def _give_keys(self, batch: Batch) -> None:
+        """Fill the beginnings of new sequences that no pass computes."""
+        for new in batch.new:
+            if new.num_given_tokens:
+                assert self._model.adapters is not None, "a soft prompt lies in a slot"
+                blocks = self._input.blocks_of(self._input.sequence(new.request_id), new.num_given_tokens)
+                give_keys(self.cache, blocks, self._model.adapters.keys_of(new.lora_slot, new.num_given_tokens))
 
     def _find_rows(self, packed: PackedInput) -> tuple[ImageRows, ...]:
         """Return the rows that are no tokens', where tokens are embedded."""

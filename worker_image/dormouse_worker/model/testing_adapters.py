@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 SPREAD = 0.2  # of the weights: wide enough that an adapter changes what a tiny model says
@@ -61,10 +61,15 @@ def write_soft_prompt(
     directory: Path, base: Path, *, num_tokens: int = 6, seed: int = 0, kind: str = "PROMPT_TUNING", **config: Any
 ) -> Path:
     """Write a soft prompt of a base model's directory; return its own. `config` replaces or adds fields."""
-    size = json.loads((base / "config.json").read_text())["hidden_size"]
+    of_base = AutoConfig.from_pretrained(base)  # nosec B615  # of a directory
+    size, fields = of_base.hidden_size, {"token_dim": of_base.hidden_size}
+    if kind == "PREFIX_TUNING":
+        heads, layers = of_base.num_key_value_heads, of_base.num_hidden_layers
+        fields = {"token_dim": heads * of_base.head_dim, "num_attention_heads": heads, "num_layers": layers}
+        size = layers * 2 * heads * of_base.head_dim
     vectors = torch.randn(num_tokens, size, generator=torch.Generator().manual_seed(seed))
     directory.mkdir(parents=True, exist_ok=True)
-    fields = {"peft_type": kind, "task_type": "CAUSAL_LM", "num_virtual_tokens": num_tokens, "token_dim": size}
+    fields |= {"peft_type": kind, "task_type": "CAUSAL_LM", "num_virtual_tokens": num_tokens}
     (directory / CONFIG_FILE).write_text(json.dumps({**fields, **config}))
     save_file({"prompt_embeddings": vectors}, directory / WEIGHTS_FILE)
     return directory

@@ -23,6 +23,7 @@ from tests.worker.model.test_parity import BLOCK_SIZE, MAX_TOKENS, make_engine
 _TEXT = [(i * i * 7 + 3) % 200 for i in range(30)]
 PROMPTS = {"one": _TEXT[:1], "short": _TEXT[:6], "long": _TEXT[:19]}
 SOFT = {"tuned": ("PROMPT_TUNING", 6), "encoded": ("P_TUNING", 9), "block": ("PROMPT_TUNING", BLOCK_SIZE)}
+KEYS = {"keys": ("PREFIX_TUNING", 7)}  # only where no layer forgets what is behind a window
 PATHS = {  # architecture, who computes -> whether it is slow
     ("llama", "native"): False,
     ("gemma3_text", "transformers"): False,
@@ -36,6 +37,10 @@ SETTINGS = ({"seqs": 6}, {"tokens": 5}, {"num_blocks": 12, "host_blocks": 12}, {
 each_path = pytest.mark.parametrize(
     ("architecture", "path"), [pytest.param(*key, marks=[pytest.mark.slow] * slow) for key, slow in PATHS.items()]
 )
+
+
+def soft_prompts_of(architecture):
+    return SOFT if architecture in ("gemma2", "gemma3_text", "ministral") else {**SOFT, **KEYS}
 
 
 class Case(NamedTuple):
@@ -57,7 +62,7 @@ def case_of(tiny_model, tmp_path_factory):
         folder, base = tmp_path_factory.mktemp(architecture), tiny_model(architecture)
         made = {
             name: make_soft_prompt(folder / name, base, kind=kind, num_tokens=num_tokens)
-            for name, (kind, num_tokens) in SOFT.items()
+            for name, (kind, num_tokens) in soft_prompts_of(architecture).items()
         }
         made["lora"] = make_adapter(folder / "lora", base, rank=4)
         return made, {
@@ -105,7 +110,8 @@ def test_batches_chunks_preemption_and_cached_prefixes_say_what_peft_says(case_o
 def test_each_adapter_says_something_else(case_of, architecture, path):
     """Else equality would prove nothing."""
     expected = case_of(architecture, path).expected
-    assert len({str(expected[name, "long"]) for name in ("", "lora", *SOFT)}) == 2 + len(SOFT)
+    names = ("", "lora", *soft_prompts_of(architecture))
+    assert len({str(expected[name, "long"]) for name in names}) == len(names)
 
 
 def say(engine, case, key, request_id, **sampling):
@@ -121,8 +127,8 @@ def test_a_prefix_is_known_to_its_own_soft_prompt_alone(case_of):
     case = case_of("llama", "lean")
     engine = engine_of(case, caches=True)
     for number in range(2):
-        told = {name: say(engine, case, (name, "long"), f"{name} {number}")[2] for name in ("", *SOFT)}
-        expected = {"": 16, "tuned": 24 - 6, "encoded": 24 - 9, "block": 20 - BLOCK_SIZE}
+        told = {name: say(engine, case, (name, "long"), f"{name} {number}")[2] for name in ("", *SOFT, *KEYS)}
+        expected = {"": 16, "tuned": 24 - 6, "encoded": 24 - 9, "block": 20 - BLOCK_SIZE, "keys": 24 - 7}
         assert told == (expected if number else dict.fromkeys(expected, 0))
     assert say(engine, case, ("encoded", "one"), "another first block")[2] == 0
 
@@ -162,11 +168,12 @@ def test_log_probabilities_are_told_of_the_prompts_own_tokens(case_of, tiny_mode
     assert [row.sampled for row in told] == pytest.approx(rows, abs=1e-4)
 
 
-def test_a_request_that_goes_on_elsewhere_after_any_token_says_the_rest(case_of):
+@pytest.mark.parametrize("adapter", ["encoded", "keys"])
+def test_a_request_that_goes_on_elsewhere_after_any_token_says_the_rest(case_of, adapter):
     case = case_of("llama", "native")
-    whole = case.expected["encoded", "short"]
+    whole = case.expected[adapter, "short"]
     engine = engine_of(case, seqs=6)
     for cut in range(len(whole)):
-        assert add(engine, case, ("encoded", "short"), f"{cut}", whole[:cut]) is None
+        assert add(engine, case, (adapter, "short"), f"{cut}", whole[:cut]) is None
     told = finish(engine, {f"{cut}": [] for cut in range(len(whole))})
     assert told == {f"{cut}": whole[cut:] for cut in range(len(whole))}

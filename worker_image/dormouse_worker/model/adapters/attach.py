@@ -12,6 +12,7 @@ import torch
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.files.soft_prompt_config import KeyShape
 from dormouse_worker.model.adapters.layout import plan_adapters
 from dormouse_worker.model.adapters.rows import Lora
 from dormouse_worker.model.adapters.store import AdapterStore
@@ -27,11 +28,18 @@ logger = logging.getLogger(__name__)
 Adapt = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (a map's outputs, its inputs) -> outputs
 
 
-def make_adapters(weights: LoadedWeights, settings: EngineSettings, device: Device) -> AdapterStore | None:
-    """Return the memory of adapters, None where the settings want none. Raises InvalidSettings, InsufficientMemory."""
+def make_adapters(
+    weights: LoadedWeights, settings: EngineSettings, device: Device, keys: KeyShape | str
+) -> AdapterStore | None:
+    """Return the memory of adapters, None where the settings want none. Raises InvalidSettings, InsufficientMemory.
+
+    `keys` is what `key_shape` says.
+    """
     if not settings.enable_lora:
         return None
-    layout = plan_adapters(weights.module, settings.max_lora_rank, whole=weights.linears, shares=weights.shares)
+    layout = plan_adapters(
+        weights.module, settings.max_lora_rank, whole=weights.linears, shares=weights.shares, keys=keys
+    )
     if not layout.maps:
         raise InvalidSettings(f"enable_lora is set, and {settings.model} has no linear layers that can be adapted")
     store = AdapterStore(

@@ -37,6 +37,7 @@ class Found:
     checksum: int = 0
     invocation: tuple[int, ...] = ()  # see `AdapterInfo`
     num_virtual_tokens: int = 0
+    has_keys: bool = False
 
 
 class ComingAdapter:
@@ -107,4 +108,12 @@ class ComingAdapter:
             return Found(files.read(lambda *_: pause()), files.rank, None)
         digest = read_adapter(files, layout, self._place.copy, pause)
         checksum = slot_checksum(self._place.copy, pause)
-        return Found(digest, files.rank, self._place, checksum, files.invocation, files.num_virtual_tokens)
+        return Found(
+            digest,
+            files.rank,
+            self._place,
+            checksum,
+            files.invocation,
+            files.num_virtual_tokens,
+            has_keys=files.has_keys,
+        )

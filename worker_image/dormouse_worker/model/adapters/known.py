@@ -22,6 +22,7 @@ class KnownAdapter:
     rank: int
     invocation: tuple[int, ...]  # see `AdapterInfo`
     num_virtual_tokens: int
+    has_keys: bool
     place: int
     checksum: int
     lost: str = ""  # why it cannot be used any more
@@ -29,7 +30,15 @@ class KnownAdapter:
     @classmethod
     def of(cls, path: Path, found: Found, place: int) -> KnownAdapter:
         """Return one that was read into a place."""
-        return cls(path, found.rank, found.invocation, found.num_virtual_tokens, place, found.checksum)
+        return cls(
+            path=path,
+            rank=found.rank,
+            invocation=found.invocation,
+            num_virtual_tokens=found.num_virtual_tokens,
+            has_keys=found.has_keys,
+            place=place,
+            checksum=found.checksum,
+        )
 
 
 def read_again(known: KnownAdapter, layout: AdapterLayout, copy: torch.Tensor, *, max_rank: int) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from dormouse_worker.files.adapter_files import Shape
+from dormouse_worker.files.soft_prompt_config import KeyShape
 from dormouse_worker.files.soft_prompt_files import PromptRoom
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, round_up
 from dormouse_worker.model.parallel.shards import Share
@@ -68,9 +69,15 @@ class AdapterLayout:
         return self._view(slot, each.b_offset, (self.rank, each.num_outputs))
 
     def prompt_of(self, slot: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        """Return the view that is a soft prompt's vectors [start, end), [end - start, size]."""
+        """Return the view that is a soft prompt's vectors [start, end) of embedded tokens, [end - start, size]."""
         size = self.room.size
         return self._view(slot, start * size * self.dtype.itemsize, (end - start, size))
+
+    def keys_of(self, slot: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """Return the view that is a soft prompt's keys and values, [num_tokens, layers, 2, heads, head size]."""
+        keys = self.room.keys
+        assert not isinstance(keys, str), keys
+        return self._view(slot, 0, (num_tokens, keys.num_layers, 2, keys.num_kv_heads, keys.head_size))
 
     def _view(self, slot: torch.Tensor, offset: int, shape: Sequence[int]) -> torch.Tensor:
         end = offset + math.prod(shape) * self.dtype.itemsize
@@ -83,7 +90,7 @@ def find_linears(module: Any) -> dict[str, Shape]:
 
 
 def plan_adapters(
-    module: Any, max_rank: int, *, whole: Mapping[str, Shape], shares: Mapping[str, Share]
+    module: Any, max_rank: int, *, whole: Mapping[str, Shape], shares: Mapping[str, Share], keys: KeyShape | str
 ) -> AdapterLayout:
     """Return where adapters of the module's blocks lie; of weights that are not among the shares it has all."""
     config = module.config.get_text_config()
@@ -98,8 +105,7 @@ def plan_adapters(
         maps.append(AdaptedMap(names, num_inputs, tuple(starts), mine, end, b_offset))
         # kernels may read a vector that passes the end of B
         end = b_offset + round_up(rank * starts[-1] * size + 1, ALIGNMENT_BYTES)
-    size = int(config.hidden_size)
-    room = PromptRoom(size, end // (size * dtype.itemsize))
+    room = PromptRoom(int(config.hidden_size), end // dtype.itemsize, keys)
     return AdapterLayout(tuple(maps), rank, dtype, end, whole, int(config.vocab_size), room)
 
 

@@ -32,7 +32,9 @@ def read_adapter(files: AdapterFiles, layout: AdapterLayout, slot: torch.Tensor,
         pause()
     fills: dict[StoredTensor, Callable[[torch.Tensor], object]] = {}
     if files.prompt is not None:
-        fills[files.prompt] = layout.prompt_of(slot, 0, files.num_virtual_tokens).copy_
+        count = files.num_virtual_tokens
+        vectors = layout.keys_of(slot, count).view(count, -1) if files.has_keys else layout.prompt_of(slot, 0, count)
+        fills[files.prompt] = vectors.copy_
     for each in layout.maps:
         a, b = layout.a_of(slot, each), layout.b_of(slot, each)
         for part, module in enumerate(each.modules):

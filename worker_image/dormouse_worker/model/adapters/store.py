@@ -157,6 +157,10 @@ class AdapterStore:
             for run in runs
         )
 
+    def keys_of(self, slot: int, num_tokens: int) -> torch.Tensor:
+        """Return keys and values that the adapter in a slot brings, [num_tokens, layers, 2, heads, head size]."""
+        return self.layout.keys_of(self._slot(slot), num_tokens)
+
     @property
     def wake_bytes(self) -> int:
         """See `SleepPart`."""
@@ -260,6 +264,7 @@ class AdapterStore:
             self.layout.slot_bytes,
             invocation=known.invocation,
             num_virtual_tokens=known.num_virtual_tokens,
+            has_keys=known.has_keys,
         )
 
     def _slot(self, number: int) -> torch.Tensor:
