@@ -1,4 +1,4 @@
-"""An activated LoRA on a real worker: the base's cached prefix serves it, and it is peft's after every sleep."""
+"""Adapters that are no plain LoRA on a real worker: peft's after every sleep; prefixes are whose they should be."""
 
 from __future__ import annotations
 
@@ -7,28 +7,41 @@ import pytest
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
 from tests.integration.conftest import EPOCH, PATIENCE_S
-from tests.integration.test_adapter_faults import LOADED, LORA, MAX_TOKENS, state, until, want
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.integration.test_adapter_faults import LOADED, LORA, MAX_TOKENS, until
+from tests.peft_kit import greedy_tokens, make_adapter, make_soft_prompt
 
 pytestmark = pytest.mark.timeout(300)
 
 INVOCATION, BLOCK_SIZE, BEGIN = [301, 302], 8, 21
 PROMPT = [*range(40, 40 + BEGIN), *INVOCATION, 7, 9]
 SHARED = BEGIN // BLOCK_SIZE * BLOCK_SIZE
+SOFT = {"tuned": "PROMPT_TUNING", "keys": "PREFIX_TUNING"}
+NUM_VIRTUAL = 6
 
 
 @pytest.fixture(scope="module")
-def adapter(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("adapter") / "check"
-    return make_adapter(folder, tiny_model, rank=8, alora_invocation_tokens=INVOCATION)
+def adapters(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    soft = {
+        name: make_soft_prompt(folder / name, tiny_model, kind=kind, num_tokens=NUM_VIRTUAL)
+        for name, kind in SOFT.items()
+    }
+    return {"check": make_adapter(folder / "check", tiny_model, rank=8, alora_invocation_tokens=INVOCATION), **soft}
 
 
 @pytest.fixture(scope="module")
-def worker(start_worker, tiny_model, adapter):
-    worker = start_worker(tiny_model, *LORA, "--block-size", str(BLOCK_SIZE))
+def worker(start_worker, tiny_model, adapters):
+    worker = start_worker(tiny_model, *LORA, "--max-cpu-loras", "3", "--block-size", str(BLOCK_SIZE))
     worker.start()
-    want(worker, "check", source=f"file://{adapter}")
+    told = [control.LoraSpec(name=name, uri=f"file://{path}") for name, path in adapters.items()]
+    worker.operate("SetLoras", control.SetLorasRequest(epoch=EPOCH, adapters=told, digest="all"))
+    until(lambda: are_loaded(worker), "the adapters are not loaded")
     return worker
+
+
+def are_loaded(worker):
+    told = worker.operate("ListLoras", control.ListLorasRequest()).adapters
+    return [each.state for each in told] == [LOADED] * 3
 
 
 def ask(worker, model, prompt=PROMPT):
@@ -36,23 +49,37 @@ def ask(worker, model, prompt=PROMPT):
     params = pb.SamplingParams(max_tokens=MAX_TOKENS, temperature=0)
     request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling_params=params, model=model)
     *_, last = messages = list(worker.inference.Generate(request, timeout=PATIENCE_S))
+    assert last.usage.prompt_tokens == len(prompt)
     return [token for message in messages for token in message.token_ids], last.usage.cached_tokens
 
 
-def test_it_shares_the_bases_prefix_and_says_what_peft_says_after_every_sleep(worker, tiny_model, adapter):
-    base, activated = (greedy_tokens(tiny_model, path, PROMPT, MAX_TOKENS) for path in (None, adapter))
-    assert base != activated
+def test_all_say_what_peft_says_after_every_sleep_and_what_is_activated_shares_the_bases_prefix(
+    worker, tiny_model, adapters
+):
+    base, activated, *soft = (
+        greedy_tokens(tiny_model, path, PROMPT, MAX_TOKENS) for path in (None, *adapters.values())
+    )
+    assert len({str(said) for said in (base, activated, *soft)}) == 4
     for level in (0, 1, 2, 3):
         if level:
             worker.operate("Sleep", control.SleepRequest(epoch=EPOCH, level=level))
             worker.operate("WakeUp", control.WakeUpRequest(epoch=EPOCH))
         if level == 3:
             worker.start()
-        until(lambda: state(worker) == LOADED, "the adapter is not loaded again")
+        until(lambda: are_loaded(worker), "the adapters are not loaded again")
         worker.operate("ResetPrefixCache", control.ResetPrefixCacheRequest(epoch=EPOCH))
         assert ask(worker, "tiny") == (base, 0)
         assert ask(worker, "check") == (activated, SHARED)
         assert ask(worker, "tiny")[0] == base
+        for known in (0, 24 - NUM_VIRTUAL):
+            assert [ask(worker, name) for name in SOFT] == [(said, known) for said in soft]
+
+
+def test_it_is_told_of_which_kind_each_is(worker):
+    told = {each.name: each for each in worker.operate("ListLoras", control.ListLorasRequest()).adapters}
+    assert [told[name].virtual_tokens for name in SOFT] == [NUM_VIRTUAL] * 2
+    assert {told[name].kind for name in SOFT} == {control.LORA_KIND_SOFT_PROMPT}
+    assert list(told["check"].invocation_token_ids) == INVOCATION
 
 
 def test_a_prompt_without_its_invocation_is_the_bases(worker):
