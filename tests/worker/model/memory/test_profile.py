@@ -2,7 +2,7 @@
 
 import pytest
 
-from dormouse_worker.model.memory.profile import profile_batches
+from dormouse_worker.model.memory.profile import profile_batches, without_soft_prompts
 
 
 @pytest.mark.parametrize("seqs", [1, 4, 64])
@@ -43,3 +43,4 @@ def test_where_soft_prompts_are_taken_the_largest_pass_begins_with_one():
     assert [each.num_virtual_tokens for each in batches[0].new] == [1, 0, 0, 0]
     assert batches[0].sequences == without[0].sequences
     assert batches[1:] == without[1:]
+    assert [without_soft_prompts(each) for each in batches] == without

@@ -18,6 +18,7 @@ from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loaded import LoadedModel
+from dormouse_worker.model.memory.profile import without_soft_prompts
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.sampling.answers import Answers
@@ -70,7 +71,7 @@ class DraftModel:
         model, most = self._model.for_profile(), self._settings.max_num_seqs
         runner = ModelRunner(model, part, host_cache, self._backend, max_num_seqs=most, communicator=ALONE)
         for batch in batches:
-            runner.execute(batch)
+            runner.execute(without_soft_prompts(batch))
         return runner
 
     def close(self) -> None:

@@ -73,6 +73,11 @@ def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Ba
     return Batch(is_fresh=True, released=(), swap_out=(), swap_in=(), new=new, sequences=sequences)
 
 
+def without_soft_prompts(batch: Batch) -> Batch:
+    """Return the same batch of a model that has none."""
+    return replace(batch, new=tuple(replace(each, lora_slot=-1, num_virtual_tokens=0) for each in batch.new))
+
+
 def _with_soft_prompt(batch: Batch) -> Batch:
     """Let the first token be a vector of whatever lies in the first slot."""
     first, *others = batch.new
