@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import msgspec
 import pytest
 
 from dormouse_api.names import Role
@@ -14,7 +15,7 @@ from dormouse_worker.common.commands import AddLora, PinLora, RemoveLora
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.front.api.adapters import to_adapter
 from dormouse_worker.front.engine.adapter_board import WantedAdapter
-from dormouse_worker.testing.fake_engine import Script
+from dormouse_worker.testing.fake_engine import MODEL_LEN, Script
 from tests.worker.front.adapter_kit import (
     DIGEST,
     FAILED,
@@ -69,6 +70,21 @@ def test_it_is_told_what_kind_it_is(fields, kind):
     assert tuple(told.invocation_token_ids) == fields.get("invocation", ())
     assert told.virtual_tokens == fields.get("num_virtual_tokens", 0)
     assert to_adapter(WantedAdapter("sql", "/adapters/sql")).kind == control.LORA_KIND_UNSPECIFIED
+
+
+async def test_a_soft_prompt_counts_against_the_models_length_and_is_no_fault_of_the_worker(open_house):
+    said = msgspec.json.encode(AdapterInfo(DIGEST, 0, 1024, num_virtual_tokens=MODEL_LEN - 4)).decode()
+    async with opening(open_house)(Script(values={"add_lora": said})) as house:
+        await add(house)
+        for ids, params, words in (
+            ([1] * 4, {}, f"below the model length {MODEL_LEN} less {MODEL_LEN - 4} of its soft prompt"),
+            ([1] * 3, {"max_tokens": 2}, "at most 1: together the model length"),
+        ):
+            with pytest.raises(grpc.RpcError, match=words) as caught:
+                await house.collect(ids, model="sql", **params)
+            assert caught.value.code() is Code.INVALID_ARGUMENT
+        await house.collect([1] * 3, model="sql", max_tokens=1)
+        await house.collect([1] * 4, model="tiny", max_tokens=2)
 
 
 async def test_text_of_an_adapter_is_the_bases_text(open_with_adapters):

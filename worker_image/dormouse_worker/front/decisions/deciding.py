@@ -30,7 +30,8 @@ async def decide(worker: Worker, model: Model, request: pb.DecideRequest, caller
         await until_adapter_was_tried(worker, request.model, model)
         report = worker.board.engine.report
         assert report is not None, "a worker that admits has profiled"
-        preparation = Preparation(model, request, caller.name, report.max_model_len)
+        in_front = choose_adapter(worker, model, request.model).num_virtual_tokens
+        preparation = Preparation(model, request, caller.name, report.max_model_len - in_front)
         prompts = await preparation.prompts(lambda count: worker.requests.check_possible(count, _QUESTIONS))
     branches = list(prompts.branches)
     worker.check_admission()  # it may have changed while we tokenized

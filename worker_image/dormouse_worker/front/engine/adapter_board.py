@@ -56,6 +56,7 @@ class ChosenModel:
 
     adapter: str = ""  # the name of an adapter; "" = the base model
     digest: str = ""
+    num_virtual_tokens: int = 0  # of a soft prompt: they count against the model's length
 
 
 BASE = ChosenModel()
@@ -189,7 +190,7 @@ class AdapterBoard:
             raise CallError(
                 grpc.StatusCode.UNAVAILABLE, f"the adapter {wanted.name}: {message} ({reason})", RETRY_PENDING_S
             )
-        return ChosenModel(wanted.name, wanted.loaded.digest)
+        return ChosenModel(wanted.name, wanted.loaded.digest, wanted.loaded.num_virtual_tokens)
 
     def _meant(self, name: str, model_names: Sequence[str]) -> WantedAdapter | None:
         return self._wanted.get(name) or self._wanted.get(_behind(name, model_names))

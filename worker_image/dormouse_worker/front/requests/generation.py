@@ -122,7 +122,8 @@ async def _begin(
         images = model.image_inputs(prompt, held)
         check_rows(images, worker.board.engine)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
-        max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len)
+        in_front = _choose_adapter(worker, model, request).num_virtual_tokens
+        max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len, in_front)
         prediction = await _prediction(worker, model, request, caller, max_tokens)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
         parsing = read_parsing(model, request, prompt)
@@ -151,6 +152,7 @@ async def _begin(
     if resumed is not None and parsers:
         parsers[0].feed(resumed.known_text)
     chosen = _choose_adapter(worker, model, request)  # once more: a name may mean another adapter by now
+    validation.check_lengths(prompt, request.sampling_params, max_model_len, chosen.num_virtual_tokens)
     named = first.logprob_token_ids
     num_rows = sum(image.num_rows for image in images)
     facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named, num_rows)

@@ -167,18 +167,26 @@ def _check_key_order(field: str, structs: Sequence[struct_pb2.Struct], key_order
         refuse(field, str(error), "the names of all members, object by object, or none")
 
 
-def check_lengths(prompt_token_ids: Sequence[int], params: pb.SamplingParams, max_model_len: int) -> int:
-    """Return the effective max_tokens: the wish, else the room that is left. Raises CallError INVALID_ARGUMENT."""
-    num_prompt = len(prompt_token_ids)
+def check_lengths(
+    prompt_token_ids: Sequence[int], params: pb.SamplingParams, max_model_len: int, num_virtual_tokens: int = 0
+) -> int:
+    """Return the effective max_tokens: the wish, else the room that is left. Raises CallError INVALID_ARGUMENT.
+
+    A soft prompt's tokens stand in front of the prompt.
+    """
+    num_prompt, length = len(prompt_token_ids), f"the model length {max_model_len}"
+    if num_virtual_tokens:
+        max_model_len -= num_virtual_tokens
+        length += f" less {num_virtual_tokens} of its soft prompt"
     if num_prompt == 0:
         refuse("prompt", "0 tokens", "at least 1 token")
     if num_prompt >= max_model_len:
-        limit = f"below the model length {max_model_len}, so that a token can follow"
+        limit = f"below {length}, so that a token can follow"
         refuse("prompt", f"{num_prompt} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
     room = max_model_len - num_prompt
     if params.HasField("max_tokens") and params.max_tokens > room:
         wish = f"{params.max_tokens} beside a prompt of {num_prompt} tokens"
-        limit = f"at most {room}: together the model length {max_model_len}"
+        limit = f"at most {room}: together {length}"
         refuse("sampling_params.max_tokens", wish, limit, reason=CONTEXT_LENGTH_EXCEEDED)
     if params.min_tokens > room:
         refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {room}, the room that is left")
