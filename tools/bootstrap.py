@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK_FILE = ROOT / "requirements" / "dev.txt"
 KERNELS = ROOT / "worker_image" / "dormouse_worker" / "native" / "build.py"
 COMPLETE = ".complete"
+UNUSED_S = 14 * 86_400  # so long an environment that no clone asks for is kept
 NEEDED_BYTES = 10 * 2**30  # 3 GB of wheels and 6 GB of environment, with some room
 
 
@@ -105,10 +106,11 @@ def is_complete(venv: Path) -> bool:
     return (venv / COMPLETE).exists()
 
 
-def remove_siblings(kept: Path) -> None:
-    """Remove the folders of other lock files."""
+def remove_siblings(kept: Path, unused_for_s: float = 0.0) -> None:
+    """Remove the folders of other lock files, but those that were used lately: another clone may run from them."""
     for other in kept.parent.iterdir():
-        if other != kept:
+        mark = other / COMPLETE
+        if other != kept and not (mark.exists() and time.time() - mark.stat().st_mtime < unused_for_s):
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -158,7 +160,7 @@ def make_venv() -> None:
         shutil.rmtree(final, ignore_errors=True)
         raise
     (final / COMPLETE).touch()
-    remove_siblings(final)
+    remove_siblings(final, UNUSED_S)
     say(f"environment ready in {time.monotonic() - started:.0f} s: {final}")
 
 
@@ -170,6 +172,7 @@ def bare_python() -> Path:
 def make_clone_environment() -> None:
     """Make .venv: the shared packages, and this clone installed as editable, with its commands. Takes a second."""
     own, shared = ROOT / ".venv", venv_dir()
+    (shared / COMPLETE).touch()  # it was used now
     mark, wanted = own / COMPLETE, f"{shared}\n{hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
     if not own.is_symlink() and mark.exists() and mark.read_text("utf-8") == wanted:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,17 @@ def test_finishing_a_folder_removes_those_of_other_locks(tmp_path):
         (tmp_path / name).mkdir()
     bootstrap.finish(tmp_path / "new.partial", tmp_path / "new")
     assert [p.name for p in tmp_path.iterdir()] == ["new"]
+
+
+def test_an_environment_that_another_clone_used_lately_stays(tmp_path):
+    for name, used_ago_s in (("ours", 0), ("lately", 99), ("long ago", 101)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / bootstrap.COMPLETE).touch()
+        then = time.time() - used_ago_s
+        os.utime(tmp_path / name / bootstrap.COMPLETE, (then, then))
+    (tmp_path / "half").mkdir()
+    bootstrap.remove_siblings(tmp_path / "ours", unused_for_s=100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lately", "ours"]
 
 
 def test_a_failing_command_stops_the_set_up_and_shows_its_last_words():
