@@ -153,6 +153,7 @@ REMEDIES: Mapping[str, str] = {
     "EpochImpossible": "wait: the pod is replaced; find who calls its control port, see docs/operations/security.md",
     "ForeignPod": "find out who created the pod that the message names, and delete it; the operator does not call it",
     "NoInferencePool": "install the Gateway API Inference Extension, and the release with gateway.picker.enabled=true",
+    "ReplicasContested": "remove spec.scaling, or the other autoscaler (KEDA, HorizontalPodAutoscaler)",
     "PolicyNameTaken": "remove the NetworkPolicy of that name or choose another name: the operator's own is missing",
     "Forbidden": "give the operator's role the verb and resource that the message names",
 }

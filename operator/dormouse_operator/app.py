@@ -139,7 +139,9 @@ class App:
         budgets, nodes = budgets_of(settings), NodeBook(kube, clock=self._clock)
         self.host_memory = HostMemoryBook(budgets, clock=now, mark=self._mark, nodes=nodes) if budgets else None
         self.neighbours = NeighbourBook(self._mark)
-        self.scaler = Scaler(kube, self.activities, authority=candidate, clock=self._clock, reporter=settings.pod_name)
+        self.scaler = Scaler(
+            kube, self.activities, authority=candidate, clock=self._clock, reporter=settings.pod_name, mark=self._mark
+        )
         self.identities = Identities(kube, tls, certificate_settings(settings), authority=candidate) if tls else None
         hands = _Hands(kube, workers, Writer(kube, self.cache, candidate), release_of(settings, seeds))
         self.reconciler = self._make_reconciler(hands, seeds)
@@ -164,6 +166,7 @@ class App:
             mutual_tls=self.identities is not None,
             epoch=lambda: self.candidate.epoch,
             adapters=AdapterBook(hands.workers),
+            num_rivals=self.scaler.num_rivals,
         )
         executor = Executor(
             hands.writer,
@@ -227,13 +230,12 @@ class App:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Watch, wait for the lease, and act until `stop` is set or the lease is lost (NotLeading)."""
-        namespaces = self._settings.watch_namespaces
         await race(
             stop.wait(),
             self._lead(),
             self.feed.run(),
             self.keys.follow(),
-            self._watch(self.feed, namespaces=namespaces, on_call=self._metrics.count_call),
+            self._watch(self.feed, namespaces=self._settings.watch_namespaces, on_call=self._metrics.count_call),
         )
 
     async def _lead(self) -> None:

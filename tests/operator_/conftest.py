@@ -55,13 +55,15 @@ class FakeLeader:
 
 
 class Told:
-    """A listener that remembers whose spec could not be read."""
+    """A listener that remembers what it saw last, and whose spec could not be read."""
 
     def __init__(self) -> None:
         self.rejections: set[tuple[Key, str]] = set()
+        self.situation: Situation | None = None
 
     def saw(self, situation: Situation) -> None:
         """Take it as any other."""
+        self.situation = situation
 
     def forget(self, key: Key) -> None:
         """Take it as any other."""
@@ -116,6 +118,15 @@ class Rig:
             arrows=self.arrows,
             picker=self.picker,
         )
+        self.scaler = Scaler(
+            self.kube,
+            self.activities,
+            authority=self.leader,
+            clock=lambda: self.clock().timestamp(),
+            reporter="me",
+            now=self.clock,
+            mark=self.marked.append,
+        )
         observer = Observer(
             self.kube,
             self.cache,
@@ -127,6 +138,7 @@ class Rig:
             neighbours=self.neighbours,
             epoch=lambda: self.leader.epoch,
             adapters=AdapterBook(self.workers),
+            num_rivals=self.scaler.num_rivals,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(
@@ -139,14 +151,6 @@ class Rig:
         )
         self.adapters = AdapterReconciler(writer, self.cache, clock=self.clock, reporter="me")
         self.told = Told()
-        self.scaler = Scaler(
-            self.kube,
-            self.activities,
-            authority=self.leader,
-            clock=lambda: self.clock().timestamp(),
-            reporter="me",
-            now=self.clock,
-        )
         self.reconciler = Reconciler(
             writer,
             observer,

@@ -1,11 +1,15 @@
-"""The one writer of `replicas` where spec.scaling is set. Carries out what `scaling` decides, and nothing else."""
+"""The one writer of `replicas` where spec.scaling is set. Carries out what `scaling` decides, and nothing else.
+
+It counts who else writes them: an API server does not tell reliably who wrote the scale of a custom resource, so every
+change that is not ours is somebody else's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 SCALER = "dormouse-scaler"  # the field manager, apart from the operator's own
 PERIOD_S = 15.0  # between two looks, as the HorizontalPodAutoscaler's
+LATELY_S = 900.0  # so long a write of somebody else's counts: ours takes replicas away after 300 s, and he brings them
 
 
 @dataclass(slots=True)
@@ -31,7 +36,23 @@ class _Scaled:
     uid: str
     scaling: Scaling
     replicas: int
+    generation: int  # of the spec that was observed last
     history: History = ()
+    rivals: list[float] = field(default_factory=list)  # when somebody else wrote replicas
+
+    def saw(self, deployment: Deployment, scaling: Scaling, now_s: float) -> None:
+        """Take what was observed. A spec from before our last write tells nothing new."""
+        self.scaling = scaling
+        if deployment.generation <= self.generation:
+            return
+        if deployment.replicas != self.replicas:
+            self.rivals.append(now_s)
+        self.generation, self.replicas = deployment.generation, deployment.replicas
+
+    def recent_rivals(self, now_s: float) -> int:
+        """Return how often somebody else wrote lately."""
+        self.rivals = [at_s for at_s in self.rivals if now_s - at_s < LATELY_S]
+        return len(self.rivals)
 
 
 class Scaler:
@@ -46,14 +67,19 @@ class Scaler:
         clock: Callable[[], float],
         reporter: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        mark: Callable[[Key], object] = lambda _: None,
     ) -> None:
-        """Take the load (what is missing is not known), a monotonic clock, and who reports Events, when."""
+        """Take the load (what is missing is not known), a monotonic clock, and who reports Events, when.
+
+        `mark` is told of a deployment whose `num_rivals` changed.
+        """
         self._kube = kube
         self._activities = activities
         self._authority = authority
         self._clock = clock
         self._reporter = reporter
         self._now = now
+        self._mark = mark
         self._scaled: dict[Key, _Scaled] = {}
 
     def __repr__(self) -> str:
@@ -70,9 +96,17 @@ class Scaler:
             return
         known = self._scaled.get(deployment.key)
         if known is None or known.uid != deployment.uid:
-            self._scaled[deployment.key] = _Scaled(deployment.uid, scaling, deployment.replicas)
-        else:
-            known.scaling, known.replicas = scaling, deployment.replicas
+            self._scaled[deployment.key] = _Scaled(deployment.uid, scaling, deployment.replicas, deployment.generation)
+            return
+        before = len(known.rivals)
+        known.saw(deployment, scaling, self._clock())
+        if len(known.rivals) != before:
+            self._mark(deployment.key)
+
+    def num_rivals(self, key: Key) -> int:
+        """Return how often somebody else wrote the replicas in the last 15 minutes."""
+        scaled = self._scaled.get(key)
+        return scaled.recent_rivals(self._clock()) if scaled else 0
 
     def forget(self, key: Key) -> None:
         """Scale this one no more; safe if it was not."""
@@ -91,6 +125,8 @@ class Scaler:
     async def step(self) -> None:
         """Look once. What fails for one deployment is tried again the next time. Raises NotLeading."""
         for key, scaled in list(self._scaled.items()):
+            if len(scaled.rivals) != scaled.recent_rivals(self._clock()):
+                self._mark(key)
             decision = decide(self._clock(), scaled.scaling, scaled.replicas, self._activities.get(key), scaled.history)
             scaled.history = decision.history
             if decision.replicas != scaled.replicas:

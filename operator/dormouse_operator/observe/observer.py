@@ -98,11 +98,14 @@ class Observer:
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
         adapters: AdapterBook | None = None,
+        num_rivals: Callable[[Key], int] = lambda _: 0,  # where nobody scales
     ) -> None:
         """Take the worlds, the release's settings, and the load (what is missing is not known).
 
-        Without `host_memory` copies that sleep may take what they need. `epoch` says our own.
+        Without `host_memory` copies that sleep may take what they need. `epoch` says our own, `num_rivals` how often
+        somebody else wrote replicas that are ours to write.
         """
+        self._num_rivals = num_rivals
         self._release = release
         self._adapters = adapters
         self._epoch = epoch
@@ -170,6 +173,7 @@ class Observer:
             made=snapshot.made,
             activity=self._activities.get(deployment.key),
             wanted_ago_s=self._activities.wanted_ago_s(deployment.key),
+            num_rivals=self._num_rivals(deployment.key),
             canary_fault=self._canary_fault(deployment),
             has_standing=self._has_standing(deployment),
             pressure=self._host_memory.pressure_on(deployment.key) if self._host_memory else None,

@@ -170,6 +170,41 @@ async def test_replicas_that_somebody_else_just_wrote_are_looked_at_before_they_
     assert (replicas(rig), scales(rig)) == (0, []), "off is off, though it was not observed yet"
 
 
+async def test_another_autoscaler_beside_ours_is_told_and_forgotten_when_it_is_gone(rig):
+    await rig.serving(scaling=SCALING, replicas=1)
+    tell(rig, in_flight=35)
+    await go_on(rig, 30)
+    for wanted in (2, 3):  # a person who tries
+        rig.apply(replicas=wanted)
+        await rig.reconcile()
+        await rig.reconcile()
+        assert rig.condition("Degraded")[0] == "False"
+    await go_on(rig, 15)
+    assert replicas(rig) == 4, "ours is no change of somebody else's"
+    rig.apply(replicas=2)
+    rig.marked.clear()
+    await rig.reconcile()
+    assert rig.marked == [rig.key], "what was just seen counts in the next look"
+    await rig.reconcile()
+    assert rig.condition("Degraded")[:2] == ("True", "ReplicasContested")
+    assert "3 times in 15 minutes" in rig.condition("Degraded")[2]
+    await go_on(rig, 870)
+    assert rig.condition("Degraded")[1] == "ReplicasContested"
+    rig.marked.clear()
+    await go_on(rig, 30)
+    assert rig.condition("Degraded")[0] == "False"
+    assert rig.key in rig.marked
+
+
+async def test_an_observation_from_before_our_own_write_is_no_rival(rig):
+    await rig.serving(scaling=SCALING, replicas=1)
+    old = rig.told.situation
+    tell(rig, in_flight=40)
+    await rig.scaler.step()
+    rig.scaler.saw(old)
+    assert (replicas(rig), rig.scaler.num_rivals(rig.key)) == (4, 0)
+
+
 async def test_a_write_that_crosses_another_one_comes_again(rig):
     await rig.serving(scaling=SCALING, replicas=1)
     tell(rig, in_flight=40)

@@ -12,6 +12,7 @@ from dormouse_operator.parse import format_time
 
 TYPE = "Degraded"
 NO_TURNS = "NoTurns"
+MOST_RIVALS = 2  # writes of replicas by somebody else: a person's two in a quarter of an hour are no quarrel
 _FREE = (
     "another takes its place. If its node will not come back: kubectl taint node NODE "
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
@@ -56,6 +57,9 @@ def _of_others(situation: Situation) -> Condition | None:
     if seen.turn and seen.turn.complaint:
         words = f"{seen.turn.shares}, and they do not fit beside each other; no turns are taken"
         return _is(failed(TYPE, NO_TURNS, f"{words}, because {seen.turn.complaint}"))
+    if seen.num_rivals > MOST_RIVALS:
+        words = f"somebody else wrote spec.replicas {seen.num_rivals} times in 15 minutes, and spec.scaling is set"
+        return _is(failed(TYPE, "ReplicasContested", f"{words}; remove it, or the other autoscaler"))
     if seen.foreign:
         words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
