@@ -3,7 +3,7 @@
 One worker answers a prompt of 4,000 tokens and is told to give up what it runs after the sixteenth token; the other
 goes on from there. The stall is the time from the last token of the one to the first of the other: the leaving worker
 writes what it has in it. Beside it the other worker goes on under a salt of which nothing is stored; what counts is the
-time from the request on.
+time from the request on. The same again with a directory for each: the blocks come over the network.
 """
 
 from __future__ import annotations
@@ -50,23 +50,28 @@ class Part:
             self.token_ids += response.token_ids
 
 
-def measure(model: Path, flags: Sequence[str], options: Options, console: Console) -> Row:
-    """Return the row; `flags` name no store. Raises RuntimeError where the two say other tokens."""
-    salts = (f"stream {number}" for number in itertools.count())
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        store = (*flags, "--kv-store-dir", directory, "--kv-store-size", "4Gi")
-        with ready_worker(model, flags=store) as source, ready_worker(model, flags=store) as target:
-            laps = [_lap(source, target, salts) for _ in range(options.reps + 1)][1:]
-    console.print(f"  {laps}", highlight=False)
-    stalls_s, computed_s = zip(*laps, strict=True)
-    what = f"stall of a stream of {NUM_TOKENS} tokens handed over on one node, beside computing it, {MODEL} bf16"
-    return Row(what, median(stalls_s), "s", median(computed_s), RatioAtMost(0.2))
+def measure(model: Path, flags: Sequence[str], options: Options, console: Console) -> list[Row]:
+    """Return the rows; `flags` name no store. Raises RuntimeError where the two say other tokens."""
+    rows = []
+    for names, way in ((("both", "both"), "on one node"), (("one", "other"), "by network")):
+        salts = (f"stream {number}" for number in itertools.count())
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+            here, there = (
+                (*flags, "--kv-store-dir", f"{directory}/{name}", "--kv-store-size", "4Gi") for name in names
+            )
+            with ready_worker(model, flags=here) as source, ready_worker(model, flags=there) as target:
+                laps = [_lap(source, target, salts) for _ in range(options.reps + 1)][1:]
+        console.print(f"  {way}: {laps}", highlight=False)
+        stalls_s, computed_s = zip(*laps, strict=True)
+        what = f"stall of a stream of {NUM_TOKENS} tokens handed over {way}, beside computing it, {MODEL} bf16"
+        rows.append(Row(what, median(stalls_s), "s", median(computed_s), RatioAtMost(0.2)))
+    return rows
 
 
 def _lap(source: Worker, target: Worker, salts: Iterator[str]) -> tuple[float, float]:
     salt, other_salt = next(salts), next(salts)
     here = _begin(source, salt)
-    there = _go_on(target, salt, here.token_ids)
+    there = _go_on(target, salt, here.token_ids, source)
     computed = _go_on(target, other_salt, here.token_ids)
     if there.token_ids != computed.token_ids:
         raise RuntimeError(f"it went on with {there.token_ids}; computed it is {computed.token_ids}")
@@ -86,10 +91,13 @@ def _begin(worker: Worker, salt: str) -> Part:
     return part
 
 
-def _go_on(worker: Worker, salt: str, said: Sequence[int]) -> Part:
-    """Return the rest as the worker says it."""
+def _go_on(worker: Worker, salt: str, said: Sequence[int], source: Worker | None = None) -> Part:
+    """Return the rest as the worker says it, which is told that the other one had the stream."""
     message = _message()
     message.resume.CopyFrom(pb.Resume(output_token_ids=said))
+    if source is not None:
+        tickets = [str(value) for _, value in testing_tickets.introduction()]
+        message.resume.kv_source.CopyFrom(pb.KvSource(address=f"127.0.0.1:{source.port}", tickets=tickets))
     part = Part()
     for response in worker.inference.Generate(message, timeout=TIMEOUT_S, metadata=_metadata(salt)):
         part.take(response)

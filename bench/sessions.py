@@ -59,7 +59,7 @@ def measure(options: Options, console: Console) -> list[Row]:
     flags = ("--max-model-len", "4096", "--threads", str(options.threads))
     return [
         *_over_gaps(model, options, console),
-        hand_over.measure(model, flags, options, console),
+        *hand_over.measure(model, flags, options, console),
         _beside_none(model, options, console),
     ]
 

@@ -85,6 +85,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_draft_model_failures": "passes",
     "dormouse_kv_blocks_agreed": "blocks",
     "dormouse_kv_blocks_allocated": "blocks",
+    "dormouse_kv_store_fetched": "blocks",
     "dormouse_kv_store_found": "blocks",
     "dormouse_kv_store_handed_over": "blocks",
     "dormouse_kv_store_hits": "blocks",

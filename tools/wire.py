@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dormouse_api.v1 import gateway_control_pb2, inference_pb2, relay_pb2, worker_control_pb2
+from dormouse_api.v1 import gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2
 from tools.bootstrap import ROOT
 
 NOTED = ROOT / "tools" / "wire.txt"
-FILES = (gateway_control_pb2, inference_pb2, relay_pb2, worker_control_pb2)
+FILES = (gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2)
 
 
 def contract() -> list[str]:

@@ -14,7 +14,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
+from dormouse_api.names import (
+    CONTROL_SERVICE,
+    GATEWAY_CONTROL_SERVICE,
+    INFERENCE_SERVICE,
+    KV_BLOCKS_SERVICE,
+    RELAY_SERVICE,
+    Role,
+)
 
 SCHEME = "dormouse"
 CERT_FILE, KEY_FILE, CA_FILE = "tls.crt", "tls.key", "ca.crt"  # as a process finds them mounted
@@ -24,6 +31,7 @@ _ALLOWED: Mapping[str, frozenset[Role]] = {  # every other service (health, refl
     GATEWAY_CONTROL_SERVICE: frozenset({Role.OPERATOR}),
     INFERENCE_SERVICE: frozenset({Role.GATEWAY, Role.CLIENT}),
     RELAY_SERVICE: frozenset({Role.GATEWAY}),
+    KV_BLOCKS_SERVICE: frozenset({Role.WORKER}),
 }
 _CALLERS = frozenset(Role) - {Role.WORKER}
 
@@ -79,11 +87,14 @@ def server_name(role: Role) -> str:
 def refusal(service: str, caller: Identity, own: Identity) -> str:
     """Return why the caller may not call a service (its full name) of `own`, "" if it may.
 
-    Clients reach the workers of their own namespace only: for all others there is the gateway, with its keys.
+    Clients reach the workers of their own namespace only: for all others there is the gateway, with its keys. Workers
+    reach those of their own deployment.
     """
     allowed = _ALLOWED.get(service, _CALLERS)
     if caller.role not in allowed:
         return f"{service} needs a certificate of the role {' or '.join(sorted(allowed))}; this caller is {caller}"
     if caller.role is Role.CLIENT and caller.namespace != own.namespace:
         return f"{service} is open to clients of the namespace {own.namespace}; this caller is {caller}"
+    if caller.role is Role.WORKER and caller != own:
+        return f"{service} is open to workers of {own}; this caller is {caller}"
     return ""

@@ -14,6 +14,7 @@ MAX_TEMPERATURES = 8
 MAX_AUDIO_PROMPT_CHARS = 4096  # a window takes far fewer
 MAX_METADATA_BYTES = 8 << 10
 MAX_REQUEST_ID_CHARS = 128
+MAX_ADDRESS_CHARS = 256  # host:port
 MAX_EPOCH = 2**31 - 1  # of an operator: its Lease counts in 32 bits
 MAX_STOP_STRINGS = 4
 MAX_STOP_STRING_BYTES = 64

@@ -25,6 +25,7 @@ GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet
 INFERENCE_SERVICE = "dormouse.v1.Inference"
 RELAY_SERVICE = "dormouse.v1.Relay"
 CONTROL_SERVICE = "dormouse.v1.WorkerControl"
+KV_BLOCKS_SERVICE = "dormouse.v1.KvBlocks"
 GATEWAY_CONTROL_SERVICE = "dormouse.v1.GatewayControl"
 
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"  # on every child: the name of its InferenceDeployment
@@ -71,4 +72,4 @@ class Role(StrEnum):
     CLIENT = "client"
     GATEWAY = "gateway"
     OPERATOR = "operator"
-    WORKER = "worker"  # by certificate only: it serves, and calls nobody
+    WORKER = "worker"  # it serves, and asks another one for blocks where a gateway has given it a ticket for that

@@ -39,6 +39,11 @@ def proof(role: Role, audience: str = POD_UID, seed: str = "") -> Proof:
     return book(role, seed).proof(audience)
 
 
+def introduction(audience: str = POD_UID, seed: str = GATEWAY_SEED) -> Proof:
+    """Return metadata by which a gateway lets a worker ask the worker of this pod for blocks of its KV cache."""
+    return TicketBook(Role.WORKER, [SigningKey(seed, Role.GATEWAY)]).proof(audience)
+
+
 def knows(*roles: Role, audience: str = POD_UID, clock: Callable[[], float] = time.time) -> TicketCheck:
     """Return a worker's check of these roles."""
     return TicketCheck([audience], {role: [public_check(public_key(role))] for role in roles}, clock=clock)

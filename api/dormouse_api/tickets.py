@@ -31,8 +31,8 @@ PUBLIC_KEY_BYTES = 32
 _RENEW_S = LIFETIME_S / 2  # what is left of a ticket when another one takes its place
 _MOST_PEERS = 4096  # whose tickets a caller keeps
 _MOST_KNOWN = 256  # tickets that a server has checked and remembers
-_MOST_SHOWN = 4  # in one call: of the present and the former key, and as many to spare
-_MOST_CHARS = 512  # of a ticket
+MAX_SHOWN = 4  # in one call: of the present and the former key, and as many to spare
+MAX_CHARS = 512  # of a ticket
 _MOST_DIGITS = 12  # of its end: what does not fit a float cannot be compared with a clock
 _MOST_AHEAD_S = LIFETIME_S + SKEW_S  # how far a ticket that we make can end after now
 _CONTEXT = b"dormouse ticket 1\n"  # before everything signed, so that no signature stands for anything else
@@ -199,7 +199,7 @@ class TicketCheck:
     def role_of(self, metadata: MetadataPairs | None) -> Role:
         """Return the role that the metadata proves; CLIENT if none, or more than one."""
         shown = _shown(metadata)
-        if len(shown) > _MOST_SHOWN:
+        if len(shown) > MAX_SHOWN:
             return Role.CLIENT
         roles = {self._known[text].role for text in shown if not self._complaint(text)}
         return roles.pop() if len(roles) == 1 else Role.CLIENT
@@ -207,8 +207,8 @@ class TicketCheck:
     def complaint(self, metadata: MetadataPairs | None) -> str:
         """Return why the metadata proves no role, for people; "" if it does or shows no ticket."""
         shown = _shown(metadata)
-        if len(shown) > _MOST_SHOWN:
-            return f"it shows {len(shown)} tickets; allowed are {_MOST_SHOWN}"
+        if len(shown) > MAX_SHOWN:
+            return f"it shows {len(shown)} tickets; allowed are {MAX_SHOWN}"
         complaints = [self._complaint(text) for text in shown]
         return complaints[0] if all(complaints) and complaints else ""
 
@@ -242,7 +242,7 @@ def _shown(metadata: MetadataPairs | None) -> list[str]:
 
 def _read(text: str) -> _Ticket | None:
     """Return what a ticket says, None for anything else."""
-    parts = text.split(";") if len(text) <= _MOST_CHARS and text.isascii() else []
+    parts = text.split(";") if len(text) <= MAX_CHARS and text.isascii() else []
     if len(parts) != 4 or parts[0] not in set(Role):
         return None
     if not parts[2].isdecimal() or len(parts[2]) > _MOST_DIGITS:

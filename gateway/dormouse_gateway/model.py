@@ -18,7 +18,7 @@ from dormouse_kube.reflector import ObjectKey
 
 LABEL_SERVICE = "kubernetes.io/service-name"  # on an EndpointSlice; the Service has its deployment's name
 _GRPC_PORT_NAME, _HTTP_PORT_NAME = "grpc", "http"
-_ANNOUNCING, _ACTIVATED = "Announcing", "ActivatedLoRA"  # state and kind of an adapter in the status
+_ANNOUNCING = "Announcing"  # state of an adapter in the status
 _LEVEL = re.compile(r"at level ([123])")  # in the message of the condition Asleep
 
 
@@ -59,7 +59,6 @@ class Deployment:
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
     # names of the LoRA adapters that its workers serve beside the base, and since when (RFC 3339) each has been there
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
-    activated: frozenset[str] = frozenset()  # which of these begin within a prompt: what is before is the base's
     canary: Canary | None = None  # it takes a share of another one's requests
 
     @property
@@ -74,11 +73,6 @@ class Meant:
 
     deployment: Deployment
     adapter: str = ""
-
-    @property
-    def is_activated(self) -> bool:
-        """Return whether what its prompts begin with is computed by the base."""
-        return self.adapter in self.deployment.activated
 
     @property
     def worker_name(self) -> str:
@@ -155,7 +149,6 @@ def parse_deployment(obj: Resource) -> Deployment:
         has_http=bool((spec.get("serving") or {}).get("inferencePool")),
         sleep_level=int(level[1]) if level else 0,
         adapters=_adapters(obj),
-        activated=_activated(status),
         canary=_canary(obj),
     )
 
@@ -212,10 +205,6 @@ def _adapters(obj: Resource) -> Mapping[str, str]:
         return {each["name"]: created for each in spec.get("adapters") or ()}
     told = (each for each in status.get("adapters") or () if each.get("state") != _ANNOUNCING)
     return {each["name"]: each.get("since") or created for each in told}
-
-
-def _activated(status: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(each["name"] for each in status.get("adapters") or () if each.get("kind") == _ACTIVATED)
 
 
 def _canary(obj: Resource) -> Canary | None:

@@ -201,9 +201,7 @@ class InferenceProxy:
         metadata = self._forward(given, caller=caller.name(context.peer()))
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, record.client), flow=caller.flow)
         salt = requests.sent_salt(metadata)
-        demand = read_demand(
-            request, num_bytes=len(body), salt=salt, adapter=meant.adapter, is_activated=meant.is_activated
-        )
+        demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)
         call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)
         return record.trace.routed(call, request)
 

@@ -26,6 +26,10 @@ class Seeds:
         """Return what proves the gateway's role to workers. Raises BadKey."""
         return TicketBook(Role.GATEWAY, [SigningKey(seed, Role.GATEWAY) for seed in self.gateway])
 
+    def introductions(self) -> TicketBook:
+        """Return what lets one worker ask another for blocks of its KV cache. Raises BadKey."""
+        return TicketBook(Role.WORKER, [SigningKey(seed, Role.GATEWAY) for seed in self.gateway])
+
     def proofs(self, own_addresses: Collection[str]) -> TicketCheck:
         """Return who tells what callers prove to this gateway. Raises BadKey."""
         keys = [SharedKey(seed, OPERATOR_TO_GATEWAY) for seed in self.gateway]

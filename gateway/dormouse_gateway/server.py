@@ -21,6 +21,7 @@ from dormouse_gateway.http import HttpDoor, Pulse
 from dormouse_gateway.image_room import ImageRoom
 from dormouse_gateway.leaving import LATEST_S, until_quiet
 from dormouse_gateway.migrate.evictions import Evictions
+from dormouse_gateway.migrate.kv_source import kv_sources
 from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.openai.app import make_app
@@ -95,7 +96,8 @@ class Gateway:
         )
         self.evictions = Evictions(self.router.pool.has_peer, after_s=settings.migrate_after_s)
         self.loads = LoadWatch(self.router, self.channels, on_draining=self.evictions.note_draining)
-        self.migrator = Migrator(settings.moving, self.evictions, count=self.metrics.migrated)
+        sources = kv_sources(seeds.introductions())
+        self.migrator = Migrator(settings.moving, self.evictions, count=self.metrics.migrated, source_of=sources)
         self.holder = Holder(
             self.router,
             hold_settings(settings),

@@ -2,9 +2,10 @@
 
 import pytest
 
-from dormouse_api.v1 import gateway_control_pb2, inference_pb2, relay_pb2, worker_control_pb2
+from dormouse_api.v1 import gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2
 
-FILES = [module.DESCRIPTOR for module in (gateway_control_pb2, inference_pb2, relay_pb2, worker_control_pb2)]
+MODULES = (gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2)
+FILES = [module.DESCRIPTOR for module in MODULES]
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])

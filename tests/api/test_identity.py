@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dormouse_api.identity import BadIdentity, Identity, identity_among, parse_identity, refusal, server_name
-from dormouse_api.names import CONTROL_SERVICE, GATEWAY_CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
+from dormouse_api.names import (
+    CONTROL_SERVICE,
+    GATEWAY_CONTROL_SERVICE,
+    INFERENCE_SERVICE,
+    KV_BLOCKS_SERVICE,
+    RELAY_SERVICE,
+    Role,
+)
 
 HEALTH = "grpc.health.v1.Health"
 WORKER = Identity(Role.WORKER, "team", "tiny")
@@ -57,12 +64,13 @@ def test_a_certificate_names_exactly_one_identity():
         (INFERENCE_SERVICE, WORKER, {Role.GATEWAY, Role.CLIENT}),
         (RELAY_SERVICE, WORKER, {Role.GATEWAY}),
         (GATEWAY_CONTROL_SERVICE, GATEWAY, {Role.OPERATOR}),
+        (KV_BLOCKS_SERVICE, WORKER, {Role.WORKER}),
         (HEALTH, WORKER, {Role.OPERATOR, Role.GATEWAY, Role.CLIENT}),
     ],
 )
 @pytest.mark.parametrize("role", Role)
-def test_each_arrow_is_open_to_its_roles_only_and_a_worker_calls_nobody(service, own, allowed, role):
-    caller = Identity(role, own.namespace, "x")
+def test_each_arrow_is_open_to_its_roles_only(service, own, allowed, role):
+    caller = Identity(role, own.namespace, "tiny")
     words = refusal(service, caller, own)
     assert bool(words) == (role not in allowed)
     assert not words or str(caller) in words
@@ -73,6 +81,14 @@ def test_clients_reach_the_workers_of_their_own_namespace_only():
     words = refusal(INFERENCE_SERVICE, Identity(Role.CLIENT, "other", "app"), WORKER)
     assert words == (
         "dormouse.v1.Inference is open to clients of the namespace team; this caller is dormouse://client/other/app"
+    )
+
+
+@pytest.mark.parametrize("other", [Identity(Role.WORKER, "team", "large"), Identity(Role.WORKER, "other", "tiny")])
+def test_workers_reach_those_of_their_own_deployment_only(other):
+    assert not refusal(KV_BLOCKS_SERVICE, WORKER, WORKER)
+    assert refusal(KV_BLOCKS_SERVICE, other, WORKER) == (
+        f"dormouse.v1.KvBlocks is open to workers of dormouse://worker/team/tiny; this caller is {other}"
     )
 
 

@@ -116,16 +116,6 @@ def test_an_adapter_is_found_by_its_own_name_and_beside_its_bases():
     assert [known.find_adapter(name) for name in ("other", "tiny:sql", "org/Tiny:other", "org/Tiny:", "")] == [None] * 5
 
 
-def test_which_adapters_are_activated_within_a_prompt_the_status_says():
-    kinds = {"check": "ActivatedLoRA", "sql": "LoRA", "tone": "SoftPrompt", "new": None}
-    adapters = [{"name": name, "state": "Loaded"} | ({"kind": kind} if kind else {}) for name, kind in kinds.items()]
-    told = infd("tiny") | {"status": {"phase": "Active", "adapters": adapters}}
-    told["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    known = catalogue_of(parse_deployment(told))
-    assert [name for name in kinds if known.find_adapter(name).is_activated] == ["check"]
-    assert not Meant(known.find("tiny")).is_activated
-
-
 def test_of_two_adapters_of_one_name_the_older_is_meant_and_a_callers_own_goes_first():
     young, old = (
         deployment(name, key=ObjectKey(space, name), adapters=since("sql", created=f"2026-01-0{day}T00:00:00Z"))

@@ -85,17 +85,6 @@ async def test_prompts_that_begin_alike_go_to_one_worker_and_that_is_counted(hou
     assert house.gateway.metrics.value("dormouse_gateway_prefix_affinity_total", **hits) == 18
 
 
-async def test_an_activated_adapter_goes_where_what_its_base_has_cached_is(house, workers):
-    kinds = {f"check{number}": "ActivatedLoRA" for number in range(6)}
-    await house.add("tiny", workers, adapters=[{"name": name} for name in kinds])
-    told = [{"name": name, "state": "Loaded", "kind": kind} for name, kind in kinds.items()]
-    house.kube.edit(INFERENCE_DEPLOYMENTS, NAMESPACE, "tiny", lambda obj: obj.update(status={"adapters": told}))
-    await house.until(lambda: house.gateway.router.catalogue.find("tiny").activated == {*kinds})
-    for name in ("tiny", *kinds):
-        await tokens_of(house.stub.Generate(pb.GenerateRequest(model=name, text="a" * 2000), timeout=30))
-    assert sorted(len(worker.seen) for worker in workers) == [0, 7]
-
-
 async def test_callers_with_different_keys_share_no_prefix_and_so_need_share_no_worker(house, workers):
     await house.add("tiny", workers)
     request = pb.GenerateRequest(model="tiny", text="a" * 2000)

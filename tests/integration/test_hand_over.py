@@ -1,4 +1,4 @@
-"""Streams that move between real workers over one store take their blocks along, and say what they would have said."""
+"""Streams that move between real workers take their blocks along, over one store or the network, and say the same."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ NUM_BLOCKS = (len(PROMPT) + BEFORE) // 16
 
 
 @pytest.fixture
-def pair(start_worker, tmp_path):
-    """Two workers that share a directory."""
+def start_pair(start_worker, tmp_path):
+    """Start two workers, over these directories."""
     model = write_tiny_model(tmp_path / "model", max_position_embeddings=4096, vocab_size=512)
-    flags = ["--max-model-len", "4096", "--kv-store-dir", str(tmp_path / "kv"), "--kv-store-size", "256Mi"]
-    made = [start_worker(model, *flags), start_worker(model, *flags)]
-    for worker in made:
-        worker.start()
-    return made
+
+    def start(*names):
+        made = []
+        for name in names:
+            store = ["--kv-store-dir", str(tmp_path / name), "--kv-store-size", "256Mi"]
+            made.append(start_worker(model, "--max-model-len", "4096", *store))
+        for worker in made:
+            worker.start()
+        return made
+
+    return start
 
 
-async def test_a_stream_takes_its_blocks_along_and_the_target_computes_none_of_them(pair):
-    source, target = pair
+@pytest.mark.parametrize(("names", "is_sent"), [(("kv", "kv"), False), (("first", "second"), True)])
+async def test_a_stream_takes_its_blocks_along_and_the_target_computes_none_of_them(start_pair, names, is_sent):
+    source, target = pair = start_pair(*names)
     params = pb.SamplingParams(temperature=0.9, seed=1, ignore_eos=True, max_tokens=LONG)
     async with gateway_of(pair) as house:
         whole = await Reader(house, params).read()
@@ -45,3 +52,4 @@ async def test_a_stream_takes_its_blocks_along_and_the_target_computes_none_of_t
         check_same(await reader.read(), whole)
     assert counted(source, "handed_over_total") >= NUM_BLOCKS
     assert counted(target, "hits_total") >= NUM_BLOCKS
+    assert counted(target, "fetched_total") >= (NUM_BLOCKS if is_sent else 0)

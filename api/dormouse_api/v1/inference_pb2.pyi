@@ -520,6 +520,34 @@ class SamplingParams(_message.Message):
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
+class KvSource(_message.Message):
+    """Where blocks of a stream's KV cache may be found: at the worker that had it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    TICKETS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port, at most 256 characters"""
+    @_builtins.property
+    def tickets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """at most 4: each proves to that worker that a gateway lets another one ask for blocks"""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        tickets: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "tickets", b"tickets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvSource: _TypeAlias = KvSource  # noqa: Y015
+
+@_typing.final
 class Resume(_message.Message):
     """A request that another worker began. Accepted from the gateway's role only (else INVALID_ARGUMENT).
     The tokens count as output (for lengths, stops, detokenization and usage); nothing of them is sent again.
@@ -531,6 +559,7 @@ class Resume(_message.Message):
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EMITTED_UTF8_BYTES_FIELD_NUMBER: _builtins.int
     ADAPTER_DIGEST_FIELD_NUMBER: _builtins.int
+    KV_SOURCE_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """which of the n answers this is"""
     emitted_utf8_bytes: _builtins.int
@@ -541,6 +570,10 @@ class Resume(_message.Message):
     def output_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """what the other worker generated, in order"""
 
+    @_builtins.property
+    def kv_source(self) -> Global___KvSource:
+        """Unset: only this worker's own store is asked. What is not there, or not in time, is computed."""
+
     def __init__(
         self,
         *,
@@ -548,10 +581,11 @@ class Resume(_message.Message):
         output_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         emitted_utf8_bytes: _builtins.int = ...,
         adapter_digest: _builtins.str = ...,
+        kv_source: Global___KvSource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_source", b"kv_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_digest", b"adapter_digest", "choice_index", b"choice_index", "emitted_utf8_bytes", b"emitted_utf8_bytes", "output_token_ids", b"output_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_digest", b"adapter_digest", "choice_index", b"choice_index", "emitted_utf8_bytes", b"emitted_utf8_bytes", "kv_source", b"kv_source", "output_token_ids", b"output_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

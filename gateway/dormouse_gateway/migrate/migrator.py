@@ -25,6 +25,7 @@ from dormouse_gateway.errors import WorkerFailure, WorkerStopped
 from dormouse_gateway.migrate import hearing, progress
 from dormouse_gateway.migrate.evictions import Evictions
 from dormouse_gateway.migrate.history import ByteBudget, History
+from dormouse_gateway.migrate.kv_source import SourceOf
 from dormouse_gateway.migrate.progress import Choice, Gap, Progress, Splice
 
 _LOG = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class _Move:
     write: Write
     attempt: Attempt
     progress: Progress
+    source_of: SourceOf
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # choices go on apart, and have one client
 
 
@@ -82,13 +84,18 @@ class Migrator:
         *,
         clock: Callable[[], float] = time.monotonic,
         count: Callable[[str], None] = lambda _: None,
+        source_of: SourceOf = lambda _: None,
     ) -> None:
-        """Take the limits, who knows when workers must go, the clock of deadlines, and who counts outcomes."""
+        """Take the limits, who knows when workers must go, the clock of deadlines, and who counts outcomes.
+
+        `source_of` says where the blocks of a worker's streams may be found.
+        """
         self.room = ByteBudget(total_bytes=limits.total_bytes, stream_bytes=limits.stream_bytes)
         self.evictions = evictions
         self.clock = clock
         self._max_moves = limits.max_moves
         self._count = count
+        self._source_of = source_of
 
     def __repr__(self) -> str:
         """Show the room."""
@@ -170,7 +177,9 @@ class Migrator:
         """Continue a stream that has begun, and count how that went. Raises WorkerFailure."""
         outcome = Outcome.CANCELLED
         try:
-            move = _Move(call, write, attempt, _progress(call, history, failure, self.room.stream_bytes))
+            move = _Move(
+                call, write, attempt, _progress(call, history, failure, self.room.stream_bytes), self._source_of
+            )
             await self._move(move, failure)
             outcome = Outcome.DONE
         except _Stuck as stuck:
@@ -214,7 +223,7 @@ class Migrator:
 
 async def _continue(move: _Move, choice: Choice, where: Constraints, failure: WorkerFailure) -> WorkerFailure | None:
     """Have one more worker continue the choice; return how that one failed. Raises _Stuck, WorkerFailure."""
-    body = progress.resumed(move.call.body, choice, move.progress.adapter_digest)
+    body = progress.resumed(move.call.body, choice, move.progress.adapter_digest, move.source_of(failure.endpoint))
     if excess(pb.GenerateRequest, body):
         raise _Stuck(Outcome.TOO_LARGE, failure, f"prompt and output together exceed {MAX_MESSAGE_BYTES} bytes")
     demand, splice = move.call.demand.rest(len(choice.token_ids)), Splice(move.progress, choice)

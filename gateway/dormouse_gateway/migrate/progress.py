@@ -80,8 +80,11 @@ def read(body: bytes, messages: Iterable[bytes]) -> Progress:
     return progress
 
 
-def resumed(body: bytes, choice: Choice, adapter_digest: str = "") -> bytes:
-    """Return the request for the rest of one choice, which the adapter with this digest began."""
+def resumed(body: bytes, choice: Choice, adapter_digest: str = "", source: pb.KvSource | None = None) -> bytes:
+    """Return the request for the rest of one choice, which the adapter with this digest began.
+
+    `source` = the worker that may have blocks of it.
+    """
     request = pb.GenerateRequest.FromString(body)
     request.sampling_params.ClearField("n")
     resume = pb.Resume(
@@ -89,6 +92,7 @@ def resumed(body: bytes, choice: Choice, adapter_digest: str = "") -> bytes:
         output_token_ids=choice.token_ids,
         emitted_utf8_bytes=choice.num_utf8_bytes,
         adapter_digest=adapter_digest,
+        kv_source=source,
     )
     request.resume.CopyFrom(resume)
     return bytes(request.SerializeToString())

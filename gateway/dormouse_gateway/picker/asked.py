@@ -51,9 +51,7 @@ class Asked:
 
     def demand(self, salt: str, meant: Meant) -> Demand:
         """Return what it will cost a worker."""
-        return read_demand(
-            self.first, num_bytes=len(self.raw), salt=salt, adapter=meant.adapter, is_activated=meant.is_activated
-        )
+        return read_demand(self.first, num_bytes=len(self.raw), salt=salt, adapter=meant.adapter)
 
     def named(self, name: str) -> bytes:
         """Return the body that asks for the model by this name, which its worker knows."""

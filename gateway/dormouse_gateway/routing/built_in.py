@@ -12,8 +12,7 @@ of their own; a worker that joins takes over only those prefixes for which its w
 `bound` ≥ 1, the least loaded worker is always within the limit.
 
 An adapter stands in the place of the prefix: one worker keeps it in a slot of its device, and its prefixes in its
-cache; one that is asked for too often gets a second worker, and the others are spread over all. One that is activated
-within a prompt goes by the prefix, as its base does: their blocks are the same up to there.
+cache; one that is asked for too often gets a second worker, and the others are spread over all.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ first. The cache salt is part of the hash, as workers share no block between sal
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 from hashlib import blake2b
 
 from dormouse_api.images import images_of
@@ -28,16 +27,8 @@ AUDIO_BYTES_PER_TOKEN = 4_000  # of what is heard: a second of plain sound has 3
 IMAGE_CHARS = MIN_PREFIX_CHARS  # of what stands for an image in a beginning: one alone is worth finding again
 
 
-def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = "", is_activated: bool = False) -> Demand:
-    """Return what the request costs; its whole message has `num_bytes`. What reads no prompt costs nothing.
-
-    An adapter that is activated within a prompt wants what its base wants: where the prompt's beginning is cached.
-    """
-    demand = _read_demand(request, num_bytes, salt, adapter)
-    return replace(demand, adapter=None) if is_activated and demand.prefix is not None else demand
-
-
-def _read_demand(request: object, num_bytes: int, salt: str, adapter: str) -> Demand:
+def read_demand(request: object, *, num_bytes: int, salt: str, adapter: str = "") -> Demand:
+    """Return what the request costs; its whole message has `num_bytes`. What reads no prompt costs nothing."""
     if isinstance(request, pb.DecideRequest):
         return _demand_of_questions(request, num_bytes, salt, adapter)
     if isinstance(request, pb.TranscribeRequest):

@@ -1,5 +1,7 @@
 """The NetworkPolicy of a deployment: the chart's arrows for its pods, those between the pods of a group. Pure.
 
+Workers with a store of KV blocks reach each other's door for callers: streams that move take their blocks along.
+
 It selects every pod of the deployment, followers too, whatever is wanted: while a deployment changes from groups to
 single pods, or back, both are there. Pods of groups reach each other as long as the operator wants or has a group.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dormouse_api.names import INFERENCE_PORT
 from dormouse_operator.manifests.common import Manifest, group_pods_selector, is_owned, labels_of, metadata_of
 from dormouse_operator.manifests.inference_pool import http_ingress
 from dormouse_operator.model import Arrows, ChildState, Deployment, Pod
@@ -34,6 +37,10 @@ def _spec(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod]) -> Manife
     ingress, egress = [*arrows.ingress], [*arrows.egress]
     if deployment.serving.inference_pool:
         ingress.append(http_ingress())
+    if deployment.engine.kv_store is not None:
+        doors = [{"protocol": "TCP", "port": INFERENCE_PORT}]
+        ingress.append({"from": [{"podSelector": all_pods}], "ports": doors})
+        egress.append({"to": [{"podSelector": all_pods}], "ports": doors})
     if deployment.parallelism.is_grouped or any(_leads_group(deployment, pod) for pod in pods):
         peers, ports = [{"podSelector": all_pods}], list(arrows.rank_ports)
         ingress.append({"from": peers, "ports": ports})

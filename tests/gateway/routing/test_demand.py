@@ -102,14 +102,6 @@ def test_an_adapter_is_known_by_its_name_and_the_base_by_none():
     assert read_demand(pb.GenerateRequest(text="x"), num_bytes=1, salt="", adapter="sql").rest(1).adapter is not None
 
 
-def test_what_is_activated_within_a_prompt_is_wanted_where_its_bases_prefix_is():
-    def demand_of(text, **fields):
-        return read_demand(pb.GenerateRequest(text=text), num_bytes=1, salt="", **fields)
-
-    assert demand_of(LONG, adapter="check", is_activated=True).kept == demand_of(LONG).kept
-    assert demand_of("x", adapter="check", is_activated=True).kept == demand_of("x", adapter="check").kept is not None
-
-
 def shown(*images, text="What is it?"):
     parts = [pb.ContentPart(text=text), *(pb.ContentPart(image=image) for image in images)]
     return pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)])

@@ -17,7 +17,7 @@ from dormouse_kube.api import NETWORK_POLICIES, PODS
 from dormouse_kube.errors import Unavailable
 from dormouse_operator.manifests import policy_manifest
 from dormouse_operator.manifests.common import group_pods_selector
-from dormouse_operator.model import UNMADE, Arrows, Parallelism
+from dormouse_operator.model import UNMADE, Arrows, Engine, KvStore, Parallelism
 from dormouse_operator.testing.nouns import a_deployment, a_pod
 from tests.operator_.kit import PAIR, passes, pods_of
 
@@ -68,6 +68,13 @@ async def test_a_deployment_has_a_policy_of_its_own_with_the_releases_arrows(gua
         "ingress": [GATEWAYS],
         "egress": [HUB, DNS],
     }
+
+
+def test_workers_with_a_store_of_blocks_reach_each_others_door_and_nobody_elses():
+    pods, doors = [{"podSelector": group_pods_selector("tiny")}], [{"protocol": "TCP", "port": INFERENCE_PORT}]
+    spec = policy_manifest(a_deployment(engine=Engine(kv_store=KvStore(1 << 30))), ARROWS)["spec"]
+    assert spec["ingress"] == [GATEWAYS, {"from": pods, "ports": doors}]
+    assert spec["egress"] == [HUB, DNS, {"to": pods, "ports": doors}]
 
 
 async def test_it_is_there_before_the_first_pod_has_a_node(guarded):

@@ -3,6 +3,7 @@
 import pytest
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.block_keeper import BlockKeeper
 from dormouse_worker.engine.block_pool import BlockPool
@@ -37,6 +38,17 @@ def test_without_a_directory_nothing_is_kept():
 def test_a_directory_is_made_and_used(tmp_path):
     assert isinstance(make(tmp_path / "a" / "b", Storing()), BlockKeeper)
     assert (tmp_path / "a" / "b" / bytes(32).hex()).is_dir()
+
+
+@pytest.mark.parametrize("secret", ["", "k" * 32])
+def test_beside_it_another_worker_can_be_asked_which_may_be_gone(tmp_path, monkeypatch, secret):
+    if secret:
+        monkeypatch.setenv("DORMOUSE_KV_STORE_KEY", secret)
+    source = make(tmp_path, Storing())._open_peer(KvSource("127.0.0.1:1"))
+    assert not source.is_own
+    assert source.store.look([b"name"]) == 0
+    source.close()
+    assert "closed=True" in repr(source.store)
 
 
 def test_with_a_secret_the_realm_is_another(tmp_path, monkeypatch):

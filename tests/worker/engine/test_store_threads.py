@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dormouse_worker.engine import store_threads
+from dormouse_worker.engine.sources import Source
 from dormouse_worker.engine.store_threads import Reading, StoreThreads, name_of
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.kv_store.interface import Block
@@ -39,7 +40,7 @@ def threads(monkeypatch):
 
 
 def begun(threads):
-    reading = Reading(KEYS, len(KEYS) * SIZE, 60.0)
+    reading = Reading(KEYS, len(KEYS) * SIZE, 60.0, Source(threads._store))
     threads.read(reading, lambda *_: None)
     return reading
 
@@ -49,7 +50,7 @@ def wait_for(threads):
 
 
 def test_a_reading_that_waits_for_room_ends_when_it_is_given_up(threads):
-    reading = Reading(KEYS, len(KEYS) * SIZE, 60.0)
+    reading = Reading(KEYS, len(KEYS) * SIZE, 60.0, Source(threads._store))
     threads._room = GivesUp(reading)
     threads.read(reading, lambda *_: None)
     wait_for(threads)
@@ -67,5 +68,5 @@ def test_chunks_that_nobody_takes_are_given_back(threads):
 
 
 def test_it_says_what_it_is():
-    reading = Reading(KEYS, 0, 60.0)
+    reading = Reading(KEYS, 0, 60.0, Source(DictBlockStore()))
     assert repr(reading) == "Reading(4 blocks, done=False, given_up=False)"

@@ -9,6 +9,7 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.testing.fake_engine import Script
 
 Code = grpc.StatusCode
@@ -18,6 +19,10 @@ A, B, C = 64, 65, 66  # tokens of letters in the tests' vocabulary
 
 def resumed(tokens, emitted=0, choice=0):
     return pb.Resume(choice_index=choice, output_token_ids=tokens, emitted_utf8_bytes=emitted)
+
+
+def from_peer(**source):
+    return pb.Resume(output_token_ids=[A], kv_source=pb.KvSource(**{"address": "10.0.0.1:50051", **source}))
 
 
 async def go_on(house, tokens, emitted=0, *, choice=0, **fields):
@@ -64,6 +69,13 @@ async def test_a_choice_is_resumed_alone_under_its_own_index(open_house):
         assert (sampling.choice_index, sampling.seed, sampling.prompt_logprobs) == (1, 3, None)
 
 
+async def test_the_engine_is_told_where_the_streams_blocks_may_be(house):
+    await house.collect("hi", metadata=proof(Role.GATEWAY), resume=from_peer(tickets=["one", "two"]), seed=1)
+    assert house.engine.engine.received[-1].kv_source == KvSource("10.0.0.1:50051", ("one", "two"))
+    await go_on(house, [A])
+    assert house.engine.engine.received[-1].kv_source is None
+
+
 @pytest.mark.parametrize(("tokens", "asked"), [([], 4), ([A], None)])
 async def test_prompt_logprobs_are_not_asked_for_twice(house, tokens, asked):
     await go_on(house, tokens, prompt_logprobs=4)
@@ -98,6 +110,13 @@ BAD = {
     "from a client": ({"metadata": None}, ["resume", "gateway"]),
     "choice index": ({"resume": resumed([A], choice=16)}, ["resume.choice_index", "16"]),
     "several choices": ({"n": 2}, ["sampling_params.n", "2", "1"]),
+    "a long address": (
+        {"resume": from_peer(address="a" * 257)},
+        ["resume.kv_source.address", "257 characters", "256"],
+    ),
+    "an odd address": ({"resume": from_peer(address="a\n")}, ["resume.kv_source.address", "printable"]),
+    "many tickets": ({"resume": from_peer(tickets=["t"] * 5)}, ["resume.kv_source.tickets", "5 tickets", "4"]),
+    "a long ticket": ({"resume": from_peer(tickets=["t", "t" * 513])}, ["resume.kv_source.tickets[1]", "513", "512"]),
     "a token outside": ({"resume": resumed([A, 260])}, ["resume.output_token_ids[1]", "260"]),
     "too many tokens": ({"resume": resumed([A] * 5)}, ["resume.output_token_ids", "5 tokens", "4"]),
     "no room": ({"resume": resumed([A] * 63), "max_tokens": 62}, ["resume.output_token_ids", "63 tokens", "62"]),

@@ -12,6 +12,7 @@ import msgspec
 from dormouse_worker.common.commands import Command
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.images import ImageInput
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.common.task_messages import AddDecision, AddPooling, AddWindow, PooledOutput, WindowOutput
 from dormouse_worker.common.tasks import GENERATE
 
@@ -67,6 +68,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     adapter: str = ""  # the digest of a LoRA adapter that the engine holds; "" = the base model alone
     prediction_token_ids: list[int] = []  # the output as its caller expects it: changes nothing but the time
     images: list[ImageInput] = []  # in the order of their tokens; the front deletes their files once this has ended
+    kv_source: KvSource | None = None  # the worker that had the sequence
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -79,6 +81,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     """Whether sequences are to go on elsewhere, and their blocks with them. It may come twice, and too late."""
 
     is_leaving: bool
+    to_peers: bool = False  # other workers can ask this one for blocks; else only those who share its store read them
 
 
 class CommandRequest(msgspec.Struct, frozen=True, tag=True):
@@ -209,6 +212,7 @@ class StoreCounts(msgspec.Struct, frozen=True):
     """What became of blocks between the cache and the store that outlives the engine, since the message before."""
 
     found: int = 0  # blocks of others that were not known before
+    fetched: int = 0  # of the hits: blocks that another worker sent
     hits: int = 0  # blocks read in place of being computed
     read_bytes: int = 0
     writes: int = 0  # blocks written

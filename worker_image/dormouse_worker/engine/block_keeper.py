@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from dormouse_worker.common.ipc import StoreCounts
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.engine.block_pool import Key
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.block_writer import BlockReader, BlockWriter
-from dormouse_worker.engine.neighbours import Neighbours
+from dormouse_worker.engine.neighbours import Neighbours, Question
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.restore_plan import Rates, plan_restore, unknown_hashes
+from dormouse_worker.engine.sources import OpenPeer, Source
 from dormouse_worker.engine.store_tally import StoreTally
 from dormouse_worker.engine.store_threads import Chunk, Reading, StoreThreads, name_of
 from dormouse_worker.kv_store.interface import BlockStore, Miss
@@ -51,8 +53,10 @@ class BlockKeeper(NoKeeper):
         copier: BlockCopier,
         block_bytes: int,
         clock: Callable[[], float],
+        *,
+        open_peer: OpenPeer | None = None,
     ) -> None:
-        """`block_bytes` = of one of the pool's blocks."""
+        """`block_bytes` = of one of the pool's blocks. Without `open_peer` nothing is asked of other workers."""
         self._store, self._tables, self._copier, self._clock = store, tables, copier, clock
         self._pool = tables.pool
         self._block_bytes = block_bytes
@@ -69,41 +73,68 @@ class BlockKeeper(NoKeeper):
             tally=self._tally,
             clock=clock,
         )
+        self._own, self._open_peer = Source(store), open_peer
         self._readings: dict[str, Reading] = {}
         self._late: Reading | None = None  # while the thread is in it nobody else asks
 
     def __repr__(self) -> str:
         return f"BlockKeeper({self._store!r}, {len(self._readings)} readings, {self._threads!r})"
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, kv_source: KvSource | None = None) -> None:
         """Read what of a new request's beginning is in the store, if that is cheaper than computing it.
 
-        What it does not know of may be there by now: the request waits until it has been asked.
+        What it does not know of may be there by now, or at the worker that had the request: it waits until that has
+        been asked.
         """
         if request.wants_prompt_logprobs:
             return
-        if self._neighbours.may_know_more and (hashes := self._unknown_hashes(request)):
-            recompute_s = self._rates.recompute_s(len(hashes) * self._tables.layout.block_size)
+        hashes = self._unknown_hashes(request, self._own)
+        num_tokens = len(hashes) * self._tables.layout.block_size
+        recompute_s = self._rates.recompute_s(num_tokens)
+        if hashes and kv_source is not None and (source := self._peer_of(kv_source, num_tokens)) is not None:
+            self._neighbours.ask_peer(request, hashes, recompute_s, source)
+        elif hashes and self._neighbours.may_know_more:
             self._neighbours.ask(request, hashes, recompute_s)
         else:
-            self._restore(request)
+            self._restore(request, self._own)
 
-    def _unknown_hashes(self, request: Request) -> Sequence[BlockHash]:
+    def _peer_of(self, kv_source: KvSource, num_tokens: int) -> Source | None:
+        """Return where to ask for blocks of so many tokens, if that may be cheaper than computing them."""
+        num_bytes = num_tokens // self._tables.layout.block_size * len(self._tables.layout.windows) * self._block_bytes
+        if self._open_peer is None or not self._rates.is_worth_fetching(num_tokens, num_bytes):
+            return None
+        return self._open_peer(kv_source)
+
+    def _unknown_hashes(self, request: Request, source: Source) -> Sequence[BlockHash]:
         layout, last = self._tables.layout, request.num_tokens - 1
         hashes = request.block_hashes(last, layout.block_size)
-        return unknown_hashes(layout, hashes, last, lambda key: self._is_in_pool(key) or self._is_in_store(key))
+        return unknown_hashes(layout, hashes, last, lambda key: self._is_in_pool(key) or source.store.has(name_of(key)))
 
-    def _count_lost(self, request: Request) -> None:
-        """What a stream that moved here has not brought is computed: nobody had written it, or not in time."""
-        if request.output_token_ids and (lost := self._unknown_hashes(request)):
+    def _take_answer(self, question: Question) -> None:
+        """Read what was found; what a stream that moved here has not brought is computed.
+
+        Nobody had written that, or not in time. A worker that did not answer is not asked for blocks either.
+        """
+        request, source = question.request, question.source
+        if question.is_given_up:
+            self._tally.miss(Miss.LATE)
+            source.close()
+            source = self._own
+        if question.num_found:
+            self._tally.count(found=question.num_found)
+        if request.output_token_ids and (lost := self._unknown_hashes(request, source)):
             self._tally.miss(Miss.ABSENT, len(lost))
+        self._restore(request, source)
+        if request.request_id not in self._readings:
+            source.close()
 
-    def _restore(self, request: Request) -> None:
-        if self._late is not None and not self._late.is_read:
+    def _restore(self, request: Request, source: Source) -> None:
+        if source.is_own and self._late is not None and not self._late.is_read:
             return
         layout, last = self._tables.layout, request.num_tokens - 1
         hashes = request.block_hashes(last, layout.block_size)
-        keys = plan_restore(layout, hashes, last, in_pool=self._is_in_pool, in_store=self._is_in_store)
+        has = source.store.has
+        keys = plan_restore(layout, hashes, last, in_pool=self._is_in_pool, in_store=lambda key: has(name_of(key)))
         if len(keys) > self._pool.num_available:
             self._tally.miss(Miss.NO_ROOM, len(keys))
             return
@@ -112,12 +143,13 @@ class BlockKeeper(NoKeeper):
         num_tokens = len(keys) * layout.block_size // len(layout.windows)
         num_bytes = len(keys) * self._block_bytes
         waiting_bytes = sum(reading.num_bytes for reading in self._readings.values())
-        if self._rates.is_worth_reading(num_tokens, num_bytes + waiting_bytes):
+        is_worth = self._rates.is_worth_reading if source.is_own else self._rates.is_worth_fetching
+        if is_worth(num_tokens, num_bytes + waiting_bytes):
             patience_s = PATIENCE * self._rates.recompute_s(num_tokens) or MOST_PATIENCE_S
             deadline_s = self._clock() + min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s))
-            reading = Reading(keys, num_bytes, deadline_s)
+            reading = Reading(keys, num_bytes, deadline_s, source)
             self._readings[request.request_id] = request.restore = reading
-            self._threads.read(reading, self._rates.note_read)
+            self._threads.read(reading, self._rates.note_read if source.is_own else self._rates.note_fetch)
 
     def cancel(self, request_ids: Iterable[str]) -> None:
         """These requests have ended."""
@@ -126,25 +158,23 @@ class BlockKeeper(NoKeeper):
         for request_id in request_ids:
             if (reading := self._readings.pop(request_id, None)) is not None:
                 reading.give_up()
+                reading.source.close()
 
     def turn(self) -> None:
         """Take what was found, read and written since; between two passes."""
         for question in self._neighbours.take_answered():
-            if question.is_given_up:
-                self._tally.miss(Miss.LATE)
-            if question.num_found:
-                self._tally.count(found=question.num_found)
-            self._count_lost(question.request)
-            self._restore(question.request)
+            self._take_answer(question)
         for request_id, reading in list(self._readings.items()):
             while (chunk := reading.take()) is not None:
-                self._put_into_cache(chunk)
+                num_taken = self._put_into_cache(chunk)
+                if not reading.source.is_own:
+                    self._tally.count(fetched=num_taken)
                 chunk.close()
             if reading.is_done():
                 self._end(request_id, reading)
             elif self._clock() > reading.deadline_s:
                 reading.misses[Miss.LATE] += 1
-                self._late = reading
+                self._late = reading if reading.source.is_own else self._late
                 self._end(request_id, reading)
         self._writer.take_written()
 
@@ -178,9 +208,9 @@ class BlockKeeper(NoKeeper):
         """Have all cached blocks written, and return when they are, or when it has taken so long."""
         self._writer.save_all(timeout_s)
 
-    def leave(self, *, is_leaving: bool) -> None:
+    def leave(self, *, is_leaving: bool, to_peers: bool = False) -> None:
         """Streams leave from now on, or stay: where they go others may read what they have here."""
-        self._writer.leave(is_leaving=is_leaving)
+        self._writer.leave(is_leaving=is_leaving, to_peers=to_peers)
 
     def hand_on(self) -> None:
         """Have some of what leaving streams have written; between passes, with none under way."""
@@ -197,14 +227,14 @@ class BlockKeeper(NoKeeper):
     def _is_in_pool(self, key: Key) -> bool:
         return self._pool.find(key) is not None
 
-    def _is_in_store(self, key: Key) -> bool:
-        return self._store.has(name_of(key))
+    def _put_into_cache(self, chunk: Chunk) -> int:
+        """Let the pool know these blocks as cached ones; those that it knows by now, or has no room for, are left.
 
-    def _put_into_cache(self, chunk: Chunk) -> None:
-        """Let the pool know these blocks as cached ones; those that it knows by now, or has no room for, are left."""
+        Return how many it took.
+        """
         wanted = [index for index, key in enumerate(chunk.keys) if not self._is_in_pool(key)]
         if not wanted or len(wanted) > self._pool.num_available:
-            return
+            return 0
         blocks = self._pool.allocate(len(wanted))
         self._writer.save_evicted()
         size, data = self._block_bytes, memoryview(chunk.data)
@@ -215,10 +245,12 @@ class BlockKeeper(NoKeeper):
             self._pool.name(block, chunk.keys[index])
         self._pool.release(blocks)
         self._tally.count(hits=len(wanted), read_bytes=len(wanted) * size)
+        return len(wanted)
 
     def _end(self, request_id: str, reading: Reading) -> None:
         del self._readings[request_id]
         reading.give_up()
+        reading.source.close()
         for miss, count in reading.misses.items():
             self._tally.miss(miss, count)
         names = [name_of(key) for key in reading.keys]

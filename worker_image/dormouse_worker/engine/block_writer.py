@@ -51,6 +51,7 @@ class BlockWriter:
         self._hand_over = HandOver(tables.pool)
         self._capacity = store.capacity(threads.block_bytes)
         self._saved_generation = -1  # of the pool, when all that it knew was saved, or what the store takes of it
+        self._has_peers = False  # others can ask for what is in the store
         self._saving = -1, 0  # a generation, and how many of its blocks were given to the store
         self._pool.keeps_evicted = True
 
@@ -89,8 +90,9 @@ class BlockWriter:
         self.take_written()
         self._save_until(list(self._unsaved()), deadline_s)
 
-    def leave(self, *, is_leaving: bool) -> None:
+    def leave(self, *, is_leaving: bool, to_peers: bool) -> None:
         """Streams leave from now on, or stay."""
+        self._has_peers = to_peers
         if is_leaving:
             self._neighbours.look_around()
             self._hand_over.begin()
@@ -99,7 +101,7 @@ class BlockWriter:
 
     def hand_on(self) -> None:
         """Have some of what leaving streams have written; between passes, with none under way."""
-        if len(self._hand_over) and self._neighbours.are_there():
+        if len(self._hand_over) and self._has_readers():
             self.take_written()
             room = min(self._threads.room_for_writes(), max(1, HAND_ON_BYTES // self._threads.block_bytes))
             part = self._hand_over.take(room, self._is_kept)
@@ -109,7 +111,7 @@ class BlockWriter:
     def hand_over(self) -> None:
         """Have the rest of it written before streams that were given up are told, if that pays for who reads it."""
         left = self._hand_over.take(len(self._hand_over), self._is_kept)
-        if self._is_worth_handing_over(len(left)) and self._neighbours.are_there(LOOK_S):
+        if self._is_worth_handing_over(len(left)) and self._has_readers(LOOK_S):
             self._tally.count(handed_over=len(left))
             self._save_until(left, self._clock() + HAND_OVER_S)
 
@@ -122,6 +124,9 @@ class BlockWriter:
                 self._tally.miss(miss, count)
             if lost:
                 self._saved_generation = self._pool.generation
+
+    def _has_readers(self, timeout_s: float = 0.0) -> bool:
+        return self._has_peers or self._neighbours.are_there(timeout_s)
 
     def _unsaved(self) -> Iterable[tuple[int, Key]]:
         """Yield cached blocks that are not in the store, those used last first: of so many as it holds.

@@ -105,7 +105,7 @@ class Engine:
             images=message.images,
         )
         self._scheduler.add(request)
-        self.keeper.begin(request)
+        self.keeper.begin(request, message.kv_source)
         return None
 
     def abort(self, request_ids: list[str]) -> list[TokenOutput]:

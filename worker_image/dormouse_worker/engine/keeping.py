@@ -1,4 +1,7 @@
-"""Gives an engine the keeper that its settings ask for: a store of files in a directory, or none."""
+"""Gives an engine the keeper that its settings ask for: a store of files in a directory, or none.
+
+Beside it stand the stores of other workers, one by one as streams come from them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,19 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.block_keeper import BlockCopier, BlockKeeper
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.no_keeper import NoKeeper
+from dormouse_worker.engine.sources import Source
 from dormouse_worker.kv_store.file_store import FileBlockStore
+from dormouse_worker.kv_store.grpc_peer import GrpcPeer
 from dormouse_worker.kv_store.interface import BlockStore
+from dormouse_worker.kv_store.peer_store import PeerStore
 
 KEY_VARIABLE = "DORMOUSE_KV_STORE_KEY"  # a secret; only what we start inherits it
+TLS_VARIABLE = "DORMOUSE_MUTUAL_TLS_DIR"  # the front's, which it starts us with
 
 
 class StoredCache(BlockCopier, Protocol):
@@ -48,21 +56,31 @@ def make_keeper(
         )
     cache = executor.stored_cache()
     try:
-        store = _make_store(settings, cache.realm)
+        stores = _Stores(settings, cache.realm)
     except OSError as error:
         raise InvalidSettings(
             f"kv_store_dir {settings.kv_store_dir} cannot be used: {error}; it has to be a directory in which the "
             "worker may write"
         ) from error
-    return BlockKeeper(store, tables, cache, cache.block_bytes, clock)
+    return BlockKeeper(stores.own, tables, cache, cache.block_bytes, clock, open_peer=stores.beside)
 
 
-def _make_store(settings: EngineSettings, realm: bytes) -> BlockStore:
-    """Return the files' store; behind a cipher where the environment has a secret. Raises InvalidSettings, OSError."""
-    root, limit_bytes = Path(settings.kv_store_dir), settings.kv_store_size_bytes
-    if KEY_VARIABLE not in os.environ:
-        return FileBlockStore(root, realm, limit_bytes)
-    from dormouse_worker.kv_store.sealed_store import SealedStore, Secret, read_secret  # ciphers take time to import
+class _Stores:
+    """The files' store, behind a cipher where the environment has a secret, and those of others as seen from here."""
 
-    secret = Secret(read_secret(os.environ[KEY_VARIABLE]), realm)
-    return SealedStore(FileBlockStore(root, secret.realm, limit_bytes), secret)
+    def __init__(self, settings: EngineSettings, realm: bytes) -> None:
+        """Open the directory. Raises InvalidSettings, OSError."""
+        self._seal: Callable[[BlockStore], BlockStore] = lambda store: store
+        if KEY_VARIABLE in os.environ:
+            from dormouse_worker.kv_store.sealed_store import SealedStore, Secret, read_secret  # slow to import
+
+            secret = Secret(read_secret(os.environ[KEY_VARIABLE]), realm)
+            realm, self._seal = secret.realm, lambda store: SealedStore(store, secret)
+        self._realm = realm
+        self._files = FileBlockStore(Path(settings.kv_store_dir), realm, settings.kv_store_size_bytes)
+        self.own = self._seal(self._files)
+
+    def beside(self, kv_source: KvSource) -> Source:
+        """Return the files here and the blocks of another worker, as they lie there, as one store."""
+        peer = GrpcPeer(kv_source, os.environ.get(TLS_VARIABLE, ""))
+        return Source(self._seal(PeerStore(self._files, peer, self._realm)), is_own=False, close=peer.close)

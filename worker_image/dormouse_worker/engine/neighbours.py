@@ -12,11 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.sources import Source
 from dormouse_worker.engine.store_threads import name_of
 from dormouse_worker.kv_store.interface import BlockStore
 
 ALONE_S = 1.0  # so long nobody asks again who found himself alone
 LEAST_PATIENCE_S, MOST_PATIENCE_S = 0.05, 1.0
+LEAST_PEER_PATIENCE_S, MOST_PEER_PATIENCE_S = 1.0, 10.0  # the first one is asked after a library was imported
+NUM_PEERS_ASKED = 4  # at a time
 SHARE = 0.1  # of what computing the blocks takes: so long a request waits for an answer
 TURN_S = 0.001  # a new question is waited for before the next pass: a file system of this machine has answered then
 MAX_PART = 64
@@ -25,9 +28,12 @@ MAX_PART = 64
 class Question:
     """Whether blocks are there that one request begins with. Implements `Preparation`."""
 
-    def __init__(self, request: Request, hashes: Sequence[BlockHash], num_groups: int, deadline_s: float) -> None:
+    def __init__(
+        self, request: Request, hashes: Sequence[BlockHash], num_groups: int, deadline_s: float, source: Source
+    ) -> None:
         """`hashes` = in the order of their tokens; each group of layers has a block for each."""
         self.request = request
+        self.source = source
         self.hashes = hashes
         self.num_groups = num_groups
         self.deadline_s = deadline_s
@@ -53,8 +59,9 @@ class Question:
         if timeout_s:
             self._answered.wait(timeout_s)
 
-    def ask(self, store: BlockStore) -> None:
+    def ask(self) -> None:
         """Let the store know what of it is there, up to the first tokens of which no layer is."""
+        store = self.source.store
         try:
             for part in _parts(self.hashes):
                 names = [[name_of((group, each)) for group in range(self.num_groups)] for each in part]
@@ -70,9 +77,11 @@ class Neighbours:
 
     def __init__(self, store: BlockStore, num_groups: int, clock: Callable[[], float]) -> None:
         self._store = store
+        self._own = Source(store)
         self._num_groups = num_groups
         self._clock = clock
         self._asker = ThreadPoolExecutor(1, "kv-store-asker")
+        self._peer_asker = ThreadPoolExecutor(NUM_PEERS_ASKED, "kv-peer-asker")
         self._questions: dict[str, Question] = {}
         self._newest: Question | None = None  # asked since the last turn; answered last
         self._late: Question | None = None  # while the thread is in it nobody else asks
@@ -96,9 +105,14 @@ class Neighbours:
     def ask(self, request: Request, hashes: Sequence[BlockHash], recompute_s: float) -> None:
         """Let the request wait until the store has said what of these, which take so long to compute, is there."""
         patience_s = min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, SHARE * recompute_s))
-        question = Question(request, hashes, self._num_groups, self._clock() + patience_s)
-        self._questions[request.request_id] = request.restore = self._newest = question
+        question = self._begin(request, hashes, patience_s, self._own)
+        self._newest = question
         self._asker.submit(self._ask, question)
+
+    def ask_peer(self, request: Request, hashes: Sequence[BlockHash], recompute_s: float, source: Source) -> None:
+        """The same of another worker, which may take as long as computing does; 0 = that is not known."""
+        patience_s = min(MOST_PEER_PATIENCE_S, max(LEAST_PEER_PATIENCE_S, recompute_s or MOST_PEER_PATIENCE_S))
+        self._peer_asker.submit(self._begin(request, hashes, patience_s, source).ask)
 
     def look_around(self) -> None:
         """Have the store asked whether there are others."""
@@ -115,6 +129,7 @@ class Neighbours:
         for request_id in request_ids:
             if (question := self._questions.pop(request_id, None)) is not None:
                 question.is_given_up = True
+                question.source.close()
                 question.request.restore = None
 
     def take_answered(self) -> Iterator[Question]:
@@ -128,14 +143,20 @@ class Neighbours:
                 continue
             del self._questions[request_id]
             if not question.is_answered:
-                self._late, question.is_given_up = question, True
+                question.is_given_up = True
+                self._late = question if question.source.is_own else self._late
             question.request.restore = None
             yield question
 
     def _ask(self, question: Question) -> None:
         if not self._store.is_shared():
             self._alone_until_s = self._clock() + ALONE_S
-        question.ask(self._store)
+        question.ask()
+
+    def _begin(self, request: Request, hashes: Sequence[BlockHash], patience_s: float, source: Source) -> Question:
+        question = Question(request, hashes, self._num_groups, self._clock() + patience_s, source)
+        self._questions[request.request_id] = request.restore = question
+        return question
 
 
 def _parts(hashes: Sequence[BlockHash]) -> Iterator[Sequence[BlockHash]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dormouse_worker.common.ipc import StoreCounts
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.engine.request import Request
 
 
 class NoKeeper:
     """An engine without a store. What `BlockKeeper` does, and nothing of it."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Request, kv_source: KvSource | None = None) -> None:
         """See `BlockKeeper`."""
 
     def cancel(self, request_ids: Iterable[str]) -> None:
@@ -32,7 +33,7 @@ class NoKeeper:
     def clear(self) -> None:
         """See `BlockKeeper`."""
 
-    def leave(self, *, is_leaving: bool) -> None:
+    def leave(self, *, is_leaving: bool, to_peers: bool = False) -> None:
         """See `BlockKeeper`."""
 
     def hand_on(self) -> None:

@@ -28,7 +28,7 @@ def save_blocks(engine: Stepper, status: EngineStatus, timeout_s: float) -> None
 def leave(engine: Stepper | None, message: Leave) -> None:
     """Let requests take their blocks along, if there are any."""
     if engine is not None:
-        engine.keeper.leave(is_leaving=message.is_leaving)
+        engine.keeper.leave(is_leaving=message.is_leaving, to_peers=message.to_peers)
 
 
 def give_up(engine: Stepper) -> StepOutputs:

@@ -63,6 +63,7 @@ class Rates:
     tokens_per_s: float = 0.0  # of passes over prompts
     bytes_per_s: float = 0.0  # of reading from the store
     written_per_s: float = 0.0  # bytes, of writing to it
+    fetched_per_s: float = 0.0  # bytes, of reading from other workers
     num_left: int = 0  # readings that were not worth it
 
     def note_pass(self, num_tokens: int, seconds: float) -> None:
@@ -77,6 +78,10 @@ class Rates:
         """Writing took so long."""
         self.written_per_s = _mean(self.written_per_s, num_bytes, seconds)
 
+    def note_fetch(self, num_bytes: int, seconds: float) -> None:
+        """Reading from another worker took so long."""
+        self.fetched_per_s = _mean(self.fetched_per_s, num_bytes, seconds)
+
     def recompute_s(self, num_tokens: int) -> float:
         """Return what computing these takes; 0 = not known."""
         return num_tokens / self.tokens_per_s if self.tokens_per_s else 0.0
@@ -87,17 +92,24 @@ class Rates:
 
     def is_worth_reading(self, num_tokens: int, num_bytes: int) -> bool:
         """Return whether reading the bytes, and those that wait before them, is cheaper than computing the tokens."""
-        recompute_s = self.recompute_s(num_tokens)
-        if not recompute_s or self.read_s(num_bytes) < recompute_s:
-            return True
-        self.num_left += 1
-        return self.num_left % TRY_EVERY == 0
+        return self._is_cheaper(self.read_s(num_bytes), num_tokens)
+
+    def is_worth_fetching(self, num_tokens: int, num_bytes: int) -> bool:
+        """Return the same of reading them from another worker."""
+        return self._is_cheaper(num_bytes / self.fetched_per_s if self.fetched_per_s else 0.0, num_tokens)
 
     def is_worth_handing_over(self, num_tokens: int, num_bytes: int) -> bool:
         """Return whether writing the bytes and reading them, as fast as here, is cheaper than computing the tokens."""
         recompute_s = self.recompute_s(num_tokens)
         write_s = num_bytes / self.written_per_s if self.written_per_s else 0.0
         return not recompute_s or write_s + self.read_s(num_bytes) < recompute_s
+
+    def _is_cheaper(self, read_s: float, num_tokens: int) -> bool:
+        recompute_s = self.recompute_s(num_tokens)
+        if not recompute_s or read_s < recompute_s:
+            return True
+        self.num_left += 1
+        return self.num_left % TRY_EVERY == 0
 
 
 def _mean(before: float, amount: int, seconds: float) -> float:

@@ -1,4 +1,7 @@
-"""Reads and writes blocks of a store on two threads of their own, within a bound of host memory. Knows no request."""
+"""Reads and writes blocks of a store on threads of their own, within a bound of host memory. Knows no request.
+
+One thread reads the store here, one writes to it, and one reads from other workers: who stalls holds up nobody else.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from dormouse_worker.engine.block_pool import Key
+from dormouse_worker.engine.sources import Source
 from dormouse_worker.kv_store.interface import Block, BlockName, BlockStore, Miss
 
 CHUNK_BYTES = 4 << 20  # read before it is handed over; at least one block
@@ -37,8 +41,9 @@ class Chunk:
 class Reading:
     """One sequence's blocks on their way. Implements `Preparation`: the sequence waits for it."""
 
-    def __init__(self, keys: Sequence[Key], num_bytes: int, deadline_s: float) -> None:
+    def __init__(self, keys: Sequence[Key], num_bytes: int, deadline_s: float, source: Source) -> None:
         self.keys = keys
+        self.source = source
         self.num_bytes = num_bytes
         self.deadline_s = deadline_s
         self.misses: Counter[Miss] = Counter()
@@ -112,6 +117,7 @@ class StoreThreads:
         self._free: deque[bytearray] = deque()
         self._room = threading.Semaphore(NUM_CHUNKS)
         self._reader = ThreadPoolExecutor(1, "kv-store-reader")
+        self._fetcher = ThreadPoolExecutor(1, "kv-store-fetcher")
         self._writer = ThreadPoolExecutor(1, "kv-store-writer")
         self._written: deque[tuple[Future[dict[Miss, int]], Sequence[Block]]] = deque()
         self._names_under_way: set[BlockName] = set()
@@ -122,7 +128,8 @@ class StoreThreads:
 
     def read(self, reading: Reading, note_read: Callable[[int, float], None]) -> None:
         """Begin to read, behind what was asked for before; `note_read(bytes, seconds)` is called by the thread."""
-        self._reader.submit(self._read, reading, note_read)
+        thread = self._reader if reading.source.is_own else self._fetcher
+        thread.submit(self._read, reading, note_read)
 
     @property
     def has_writes(self) -> bool:
@@ -169,6 +176,7 @@ class StoreThreads:
 
     def _read(self, reading: Reading, note_read: Callable[[int, float], None]) -> None:
         try:
+            reading.source.store.expect([name_of(key) for key in reading.keys])
             for start in range(0, len(reading.keys), self._blocks_per_chunk):
                 if not self._read_chunk(reading, start, note_read):
                     return
@@ -197,7 +205,7 @@ class StoreThreads:
             if reading.is_given_up:
                 return index
             place = memoryview(data)[index * self.block_bytes : (index + 1) * self.block_bytes]
-            miss = self._store.read(name_of(key), place)
+            miss = reading.source.store.read(name_of(key), place)
             if miss is not None:
                 reading.misses[miss] += 1
                 return index

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dormouse_api.v1 import relay_pb2_grpc, worker_control_pb2_grpc
+from dormouse_api.v1 import kv_blocks_pb2_grpc, relay_pb2_grpc, worker_control_pb2_grpc
 from dormouse_worker.common.errors import ModelUnreadable, WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.settings import EngineSettings
@@ -26,6 +26,7 @@ from dormouse_worker.front.api.control import ControlService
 from dormouse_worker.front.api.grpc_doors import GrpcDoors
 from dormouse_worker.front.api.http import HttpDoor
 from dormouse_worker.front.api.inference import InferenceService
+from dormouse_worker.front.api.kv_blocks import KvBlocksService
 from dormouse_worker.front.api.listening import plain_host, port_error
 from dormouse_worker.front.api.probes import Probes
 from dormouse_worker.front.api.relay import RelayService
@@ -176,6 +177,7 @@ class Front:
         self._certificate.close()
         self.worker.changes.close()
         self.worker.load_changes.close()
+        await self._kv_blocks.until_quiet()
         self._relay.close()
         for task in self._tasks:
             task.cancel()
@@ -218,6 +220,7 @@ class Front:
     async def _drain(self) -> None:
         """Say that we go, let running requests end, end the others so that they can be continued elsewhere."""
         logger.info("ending", extra={"fields": {"requests": len(self.worker.requests)}})
+        self._kv_blocks.expects_callers = len(self.worker.requests) > 0
         self.worker.begin_end()
         await self._grpc.say_that_it_ends()
         died = asyncio.create_task(self.worker.died.wait())
@@ -227,6 +230,9 @@ class Front:
         for task in late:
             task.cancel()
         self.worker.requests.fail_all(f"the worker shut down after {timeout_s:g} s of draining")
+
+    def _kv_store_dir(self) -> str:
+        return self.worker.served.edition.engine.kv_store_dir if self._settings.gateway_key else ""
 
     async def _follow_state(self) -> None:
         """Keep gRPC's health in step with the state."""
@@ -257,6 +263,8 @@ class Front:
         add_inference(inference, self._grpc.inference)
         self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
         relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._grpc.inference)
+        self._kv_blocks = KvBlocksService(self._kv_store_dir)
+        kv_blocks_pb2_grpc.add_KvBlocksServicer_to_server(self._kv_blocks, self._grpc.inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._grpc.control)
         probes = Probes(self.worker, self._certificate, is_standalone=self._settings.standalone)
         self._http = HttpDoor(probes.paths)

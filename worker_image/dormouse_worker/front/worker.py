@@ -166,7 +166,7 @@ class Worker:
     def start_draining(self) -> bool:
         """Refuse new requests from now on; return whether that is news."""
         if is_news := self.board.start_draining():
-            self.link.send(Leave(is_leaving=True))
+            self.link.send(Leave(is_leaving=True, to_peers=bool(self.settings.gateway_key)))
         self.load_changes.notify()
         return is_news
 

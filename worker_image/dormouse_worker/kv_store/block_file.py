@@ -23,6 +23,12 @@ REALM_BYTES = 32
 _BODY = struct.Struct(f"<6sH{REALM_BYTES}s{MAX_NAME_BYTES}sIQI")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _BODY.size + _CHECK.size
+SUFFIX = ".kv"
+
+
+def path_below(realm: bytes, name: BlockName) -> str:
+    """Return where a block's file lies below its root."""
+    return f"{realm.hex()}/{name.hex()}{SUFFIX}"
 
 
 def pack_header(realm: bytes, name: BlockName, data: memoryview) -> bytes:

@@ -23,14 +23,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from dormouse_worker.kv_store.block_file import HEADER_BYTES, REALM_BYTES, check_block, pack_header
+from dormouse_worker.kv_store.block_file import (
+    HEADER_BYTES,
+    REALM_BYTES,
+    SUFFIX,
+    check_block,
+    pack_header,
+    path_below,
+)
 from dormouse_worker.kv_store.budget import PAGE_BYTES, Budget, bonus_ns, taken_bytes
 from dormouse_worker.kv_store.interface import Block, BlockName, Miss
 from dormouse_worker.kv_store.users import Users
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".kv"
 _REALM = re.compile(rf"[0-9a-f]{{{2 * REALM_BYTES}}}")
 _NS_BETWEEN = 1000  # of two blocks of one `write`
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -100,6 +106,9 @@ class FileBlockStore:
         if wrong in {Miss.TRUNCATED, Miss.DAMAGED, Miss.OTHER}:
             self.drop([name])
         return wrong
+
+    def expect(self, names: Sequence[BlockName]) -> None:
+        """See `BlockStore`. The operating system reads ahead by itself."""
 
     def write(self, blocks: Sequence[Block], recompute_s: float = 0.0) -> dict[Miss, int]:
         """See `BlockStore`."""
@@ -254,7 +263,7 @@ class FileBlockStore:
         return self._newest_ns
 
     def _key(self, name: BlockName) -> str:
-        return f"{self._directory.name}/{name.hex()}{SUFFIX}"
+        return path_below(self._realm, name)
 
     def _is_there(self, name: BlockName) -> bool:
         return os.access(f"{self._directory}/{name.hex()}{SUFFIX}", os.F_OK)  # a Path takes four times as long

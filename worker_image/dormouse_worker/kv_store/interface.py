@@ -19,7 +19,7 @@ class Miss(StrEnum):
     DAMAGED = "damaged"  # the bytes are not those that were written
     OTHER = "other"  # it is another block's, realm's or size's
     VERSION = "version"  # a format that this version does not know
-    IO = "io"  # the operating system refused
+    IO = "io"  # the operating system refused, or the worker that was to have it
     NO_ROOM = "no_room"  # the disk is full, the block is larger than the budget, or the cache is in use
     LATE = "late"  # it came later than computing it would have taken, or nobody had time to write it
 
@@ -43,6 +43,9 @@ class BlockStore(Protocol):
 
     def read(self, name: BlockName, into: memoryview) -> Miss | None:
         """Fill `into`, of exactly the block's size; None = it is the block, else `into` holds anything."""
+
+    def expect(self, names: Sequence[BlockName]) -> None:
+        """Take a hint: these are read next, in this order, by the thread that says so."""
 
     def write(self, blocks: Sequence[Block], recompute_s: float = 0.0) -> dict[Miss, int]:
         """Keep blocks, those first that shall last longest; return how many were not kept, by reason.

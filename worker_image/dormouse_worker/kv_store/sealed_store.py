@@ -91,6 +91,10 @@ class SealedStore:
             return Miss.DAMAGED
         return None
 
+    def expect(self, names: Sequence[BlockName]) -> None:
+        """See `BlockStore`."""
+        self._store.expect([self._sealed_name(name) for name in names])
+
     def write(self, blocks: Sequence[Block], recompute_s: float = 0.0) -> dict[Miss, int]:
         """See `BlockStore`."""
         return self._store.write(_OneByOne(blocks, self._seal), recompute_s)

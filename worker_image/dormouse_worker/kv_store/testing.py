@@ -50,6 +50,9 @@ class DictBlockStore:
         into[:] = data
         return None
 
+    def expect(self, names: Sequence[BlockName]) -> None:
+        """See `BlockStore`."""
+
     def write(self, blocks: Sequence[Block], recompute_s: float = 0.0) -> dict[Miss, int]:
         """See `BlockStore`."""
         del recompute_s

@@ -15,13 +15,13 @@ from grpc_reflection.v1alpha import reflection
 
 from dormouse_api.auth import RequireRole
 from dormouse_api.limits import roomy, server_options
-from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, RELAY_SERVICE, Role
+from dormouse_api.names import CONTROL_SERVICE, INFERENCE_SERVICE, KV_BLOCKS_SERVICE, RELAY_SERVICE, Role
 from dormouse_api.tickets import TicketCheck
 from dormouse_worker.front.api.listening import listen
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.flags.settings import FrontSettings
 
-_REQUIRED = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY}
+_REQUIRED = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY, KV_BLOCKS_SERVICE: Role.WORKER}
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 

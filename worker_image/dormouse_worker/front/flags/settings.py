@@ -82,8 +82,8 @@ class FrontSettings:
     images: ImageLimits = field(default_factory=ImageLimits)  # of prompts, where the model sees
 
     def proofs(self) -> TicketCheck:
-        """Return who tells what callers prove."""
-        keys = {Role.OPERATOR: self.operator_key, Role.GATEWAY: self.gateway_key}
+        """Return who tells what callers prove: a gateway signs for workers, too, which it sends to each other."""
+        keys = {Role.OPERATOR: self.operator_key, Role.GATEWAY: self.gateway_key, Role.WORKER: self.gateway_key}
         return TicketCheck([self.pod_uid], {role: [public_check(key)] for role, key in keys.items() if key})
 
 

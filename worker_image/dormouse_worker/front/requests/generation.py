@@ -14,6 +14,7 @@ from dormouse_api.images import forget_images
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
 from dormouse_worker.front.images.desk import HeldImages
 from dormouse_worker.front.images.sight import check_rows
@@ -163,9 +164,15 @@ async def _begin(
         worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
         place = (request.priority, caller.cache_salt, chosen.digest)
-        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction, images)
+        source = _kv_source(request.resume)
+        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction, images, source)
         generation.open(order, samplings, caller.time_limit)
     return generation
+
+
+def _kv_source(resume: pb.Resume) -> KvSource | None:
+    source = resume.kv_source
+    return KvSource(source.address, tuple(source.tickets)) if source.address else None
 
 
 async def _prediction(

@@ -14,6 +14,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import AbortRequests, AddRequest, FrontMessage, Sampling, StepOutputs, TokenOutput
+from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.common.task_messages import (
     AddDecision,
     AddPooling,
@@ -60,6 +61,7 @@ class Order:
     adapter: str = ""  # the digest of the LoRA adapter that answers
     prediction_token_ids: list[int] = field(default_factory=list)  # the answer as the caller expects it
     images: list[ImageInput] = field(default_factory=list)  # in the order of their tokens
+    kv_source: KvSource | None = None  # the worker that generated the output, if it may be asked for blocks
 
 
 class RequestTable:
@@ -156,7 +158,7 @@ class RequestTable:
         place = (order.priority, order.cache_salt, order.adapter)
         for key, (_, sampling) in zip(keys, choices, strict=True):
             known = (order.prompt_token_ids, sampling, order.output_token_ids)
-            self._send(AddRequest(key, *known, *place, order.prediction_token_ids, order.images))
+            self._send(AddRequest(key, *known, *place, order.prediction_token_ids, order.images, order.kv_source))
         return keys
 
     def open_pooling(

@@ -11,6 +11,7 @@ from google.protobuf import struct_pb2
 
 from dormouse_api.images import BadImage, check_images, images_of, num_image_bytes
 from dormouse_api.limits import (
+    MAX_ADDRESS_CHARS,
     MAX_CHAT_MESSAGES,
     MAX_CHOICES,
     MAX_MESSAGE_BYTES,
@@ -21,6 +22,7 @@ from dormouse_api.limits import (
     MAX_TOOLS,
 )
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
+from dormouse_api.tickets import MAX_CHARS, MAX_SHOWN
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests.sampling_rules import RULES
@@ -98,6 +100,15 @@ def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: 
     if request.resume.choice_index >= MAX_CHOICES:
         refuse("resume.choice_index", str(request.resume.choice_index), f"below {MAX_CHOICES}")
     check_token_ids("resume.output_token_ids", request.resume.output_token_ids, vocab_size)
+    _check_kv_source(request.resume.kv_source)
+
+
+def _check_kv_source(source: pb.KvSource) -> None:
+    check_plain("resume.kv_source.address", source.address, MAX_ADDRESS_CHARS)
+    if len(source.tickets) > MAX_SHOWN:
+        refuse("resume.kv_source.tickets", f"{len(source.tickets)} tickets", f"at most {MAX_SHOWN}")
+    for place, ticket in enumerate(source.tickets):
+        check_plain(f"resume.kv_source.tickets[{place}]", ticket, MAX_CHARS)
 
 
 def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -18,6 +18,7 @@ class StoreMetrics:
 
         self._model_name = model_name
         self._found = counter("found", "Blocks in the store that others wrote while this worker ran.")
+        self._fetched = counter("fetched", "Of the hits: blocks that another worker sent.")
         self._hits = counter("hits", "Blocks read from the store in place of being computed.")
         self._read = counter("read_bytes", "Bytes read from the store.")
         self._writes = counter("writes", "Blocks written to the store.")
@@ -38,6 +39,7 @@ class StoreMetrics:
         """Take what was counted since the last time."""
         name = self._model_name
         self._found.labels(name).inc(counts.found)
+        self._fetched.labels(name).inc(counts.fetched)
         self._hits.labels(name).inc(counts.hits)
         self._read.labels(name).inc(counts.read_bytes)
         self._writes.labels(name).inc(counts.writes)
