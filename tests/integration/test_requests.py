@@ -69,26 +69,26 @@ def byte_tokens(tiny_model):
     return sorted({token for char in text for token in tokenizer(char, add_special_tokens=False)["input_ids"]})
 
 
-def check_every_cut(worker, other, *, n=1, **sampling):
+def check_every_cut(worker, other, *, n=1, prompt=PROMPT, **sampling):
     """Continue on the other worker after each number of tokens; everything must go on as if nothing had happened.
 
     Return the whole answers by choice.
     """
-    answers, last = generate(worker, n=n, **sampling)
+    answers, last = generate(worker, prompt, n=n, **sampling)
     assert sorted(answers) == list(range(n))
     assert last.usage.completion_tokens == sum(len(whole.tokens) for whole in answers.values())
     with ThreadPoolExecutor(8) as pool:  # beside each other: it is faster, and changes nothing
         cuts = [(index, whole, cut) for index, whole in answers.items() for cut in range(len(whole.tokens))]
-        for future in [pool.submit(check_cut, other, *cut, **sampling) for cut in cuts]:
+        for future in [pool.submit(check_cut, other, *cut, prompt=prompt, **sampling) for cut in cuts]:
             future.result()
     return answers
 
 
-def check_cut(other, index, whole, cut, **sampling):
+def check_cut(other, index, whole, cut, *, prompt=PROMPT, **sampling):
     """Continue one choice after so many tokens; it must end as it did."""
     emitted = whole.emitted_bytes(cut)
     resume = pb.Resume(choice_index=index, output_token_ids=whole.tokens[:cut], emitted_utf8_bytes=emitted)
-    rest_by_choice, rest_last = generate(other, resume=resume, **sampling)
+    rest_by_choice, rest_last = generate(other, prompt, resume=resume, **sampling)
     (rest,) = rest_by_choice.values()
     where = f"choice {index} cut after {cut} tokens"
     assert list(rest_by_choice) == [index], where

@@ -13,6 +13,7 @@ from dormouse_worker.common.commands import Command
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.kv_source import KvSource
+from dormouse_worker.common.sides import Sides
 from dormouse_worker.common.task_messages import AddDecision, AddPooling, AddWindow, PooledOutput, WindowOutput
 from dormouse_worker.common.tasks import GENERATE
 
@@ -69,6 +70,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     prediction_token_ids: list[int] = []  # the output as its caller expects it: changes nothing but the time
     images: list[ImageInput] = []  # in the order of their tokens; the front deletes their files once this has ended
     kv_source: KvSource | None = None  # the worker that had the sequence
+    num_source_tokens: int = 0  # the first of the prompt, which an encoder reads: see `sides`; 0 = there is no encoder
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -140,6 +142,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     embedding_size: int = 0  # dimensions of a vector; 0 = it makes none
     dimensions: tuple[int, ...] = ()  # to which vectors may be cut; () = any up to the size
     labels: tuple[str, ...] = ()  # of a model that classifies or scores
+    sides: Sides | None = None  # where an encoder reads the prompts
 
 
 class MadeTokenizer(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dormouse_worker.engine import line
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.forward_pass import Pass
-from dormouse_worker.engine.placement import AN_IMAGE_WAITS, Placement
+from dormouse_worker.engine.placement import MUST_WAIT, Placement
 from dormouse_worker.engine.queues import Queues
 from dormouse_worker.engine.request import Request
 
@@ -52,7 +52,7 @@ class Admission:
                 if request.first_scheduled_s is None:
                     request.first_scheduled_s = self._clock()
                 return request
-            if request.shortage is not AN_IMAGE_WAITS or request.request_id not in waiting_for_images:
+            if request.shortage is not MUST_WAIT or request.request_id not in waiting_for_images:
                 return None
             current.spare_logit_rows += 1
         return None

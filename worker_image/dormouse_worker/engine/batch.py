@@ -32,6 +32,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     images: tuple[ImageInput, ...] = ()
     num_virtual_tokens: int = 0  # its first tokens, in whose place vectors of its adapter stand
     num_given_tokens: int = 0  # its first tokens, of which its adapter brings keys and values; no pass has them
+    num_source_tokens: int = 0  # the first of its prompt, which an encoder reads; 0 = there is no encoder
 
     @property
     def num_tokens(self) -> int:

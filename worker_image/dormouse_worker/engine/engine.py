@@ -8,7 +8,9 @@ from copy import copy
 
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, AddRequest, DraftCounts, StepOutputs, TokenOutput
+from dormouse_worker.common.sides import source_room
 from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals
+from dormouse_worker.engine.encoder_sources import why_no_source
 from dormouse_worker.engine.executor import Executor, ModelExecutor
 from dormouse_worker.engine.forward_pass import Counters
 from dormouse_worker.engine.grammars import Preparation
@@ -82,7 +84,9 @@ class Engine:
             return "prompt is empty; at least 1 token is needed"
         if len(message.output_token_ids) >= message.sampling.max_tokens:
             return f"resume has {len(message.output_token_ids)} tokens; max_tokens is {message.sampling.max_tokens}"
-        if why := self._scheduler.adapters.why_not(message.adapter) or self._why_no_images(message):
+        size, most = self._scheduler.tables.layout.block_size, self._scheduler.limits.max_num_batched_tokens
+        why = self._scheduler.adapters.why_not(message.adapter) or self._why_no_images(message)
+        if why := why or why_no_source(message, size, most):
             return why
         num_virtual_tokens = self._scheduler.adapters.num_virtual_tokens(message.adapter)
         if why := why_too_long(message, num_virtual_tokens, self._scheduler.limits.max_model_len):
@@ -103,6 +107,8 @@ class Engine:
             num_given_tokens=num_virtual_tokens if self._scheduler.adapters.has_keys(adapter) else 0,
             prediction_token_ids=message.prediction_token_ids,
             images=message.images,
+            num_source_tokens=message.num_source_tokens,
+            source_end=source_room(message.num_source_tokens, size),
         )
         self._scheduler.add(request)
         self.keeper.begin(request, message.kv_source)
@@ -139,14 +145,10 @@ class Engine:
         return self._scheduler.is_leaving(request_id)
 
     def _why_no_images(self, message: AddRequest) -> str | None:
-        cache = self._scheduler.images
+        cache, num_prompt = self._scheduler.images, len(message.prompt_token_ids)
         if cache.are_whole and message.images and message.sampling.prompt_logprobs is not None:
-            return (
-                "prompt_logprobs are not told of prompts with images whose tokens see each other; leave one of them out"
-            )
-        return why_no_images(
-            message.images, len(message.prompt_token_ids), max_rows=cache.num_rows, folder=self._image_dir
-        )
+            return "prompt_logprobs are not told of images whose tokens see each other; leave one of them out"
+        return why_no_images(message.images, num_prompt, max_rows=cache.num_rows, folder=self._image_dir)
 
     def _prepare(self, message: AddRequest) -> Preparation | None:
         grammar = message.sampling.grammar

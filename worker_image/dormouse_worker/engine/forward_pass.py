@@ -65,9 +65,14 @@ class Pass:
     sequences: list[ScheduledSequence] = field(default_factory=list)
 
     def end_of(self, request: Request) -> int:
-        """Return how far the request goes in this pass; no further than it is where one of its images must wait."""
+        """Return how far the request goes in this pass; no further than it is where one of its images must wait.
+
+        Nor where its source finds no room, which an encoder reads whole.
+        """
         start = request.num_computed_tokens
         end = min(request.num_tokens, start + self.tokens_left)
+        if start < request.source_end > end:
+            return start
         if request.takes_prompt_rows:
             end = min(end, start + 1 + self.spare_logit_rows)
         return self.images.reach(request, end, self.sequences) if request.awaits_images else end

@@ -10,7 +10,7 @@ from dormouse_worker.engine.prefix import BlockHash
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.swap import SwapSpace
 
-AN_IMAGE_WAITS = Shortage(generation=-1, next_hash=None)  # of no pool: it is asked again with each pass
+MUST_WAIT = Shortage(generation=-1, next_hash=None)  # for an image, or for a pass with room for all of its source
 
 
 class Placement:
@@ -35,12 +35,13 @@ class Placement:
         end = current.end_of(request)
         if end == request.num_computed_tokens:
             request.num_computed_tokens = 0
-            return AN_IMAGE_WAITS
+            return MUST_WAIT
         if not self.tables.admit(request.request_id, prefix, request.num_tokens, end):
             request.num_computed_tokens = 0
             return self.tables.shortage(prefix)
         if request.first_scheduled_s is None:
-            request.num_cached_tokens = min(prefix.num_tokens, request.num_prompt_tokens)
+            most = request.num_source_tokens or request.num_prompt_tokens
+            request.num_cached_tokens = min(prefix.num_tokens, most)
             self._counters.prefix_queries += request.num_tokens
             self._counters.prefix_hits += prefix.num_tokens
             self._count_images(request, current)
@@ -81,9 +82,14 @@ class Placement:
         self.tables.commit(request.request_id, self._hashes(request, end), end)
 
     def find_prefix(self, request: Request) -> Prefix:
-        """Return what of the sequence is known; its last token is always computed, for its logits."""
+        """Return what of the sequence is known; its last token is always computed, for its logits.
+
+        Of a source that an encoder reads, all or nothing.
+        """
         hashes = () if request.wants_prompt_logprobs else self._hashes(request, request.num_tokens - 1)
-        return self.tables.find_prefix(hashes, request.num_tokens - 1)
+        prefix = self.tables.find_prefix(hashes, request.num_tokens - 1)
+        is_whole = prefix.num_tokens >= request.source_end
+        return prefix if is_whole else self.tables.find_prefix((), request.num_tokens - 1)
 
     def check_integrity(self, *, is_idle: bool) -> None:
         """Recount all blocks; where it is idle none may be held. Raises RuntimeError with the numbers."""
@@ -104,7 +110,7 @@ class Placement:
 
     def _swap_in(self, request: Request, current: Pass) -> Shortage | None:
         if current.end_of(request) == request.num_computed_tokens:
-            return AN_IMAGE_WAITS
+            return MUST_WAIT
         shape = self.swap.shape(request.request_id)
         table = self.tables.restore(request.request_id, shape, request.num_tokens, current.end_of(request))
         if table is None:

@@ -3,6 +3,8 @@
 Equal prefixes share names. An adapter is part of the block in which it begins, and so of all behind it; those before it
 are the base's.
 
+Where an encoder reads a prompt, all of that is part of the first block's name already.
+
 A name covers everything from the sequence's start, because keys and values depend on all tokens before. Nobody can
 make two prefixes collide, nor share the blocks of a salt that he does not know.
 """
@@ -21,6 +23,11 @@ BlockHash = bytes
 def root_hash(salt: str) -> BlockHash:
     """Return the parent of a sequence's first block."""
     return hashlib.sha256(b"dormouse prefix\0" + salt.encode(errors="surrogatepass")).digest()
+
+
+def source_hash(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    """Return the parent of the first block where an encoder reads these tokens whole: each depends on all of them."""
+    return hashlib.sha256(b"dormouse source\0" + parent + array("Q", token_ids).tobytes()).digest()
 
 
 def hash_block(parent: BlockHash, token_ids: Sequence[int], beside: bytes = b"") -> BlockHash:

@@ -37,6 +37,7 @@ class RankView:
             images=tuple(request.images),
             num_virtual_tokens=request.num_virtual_tokens - request.num_given_tokens,
             num_given_tokens=request.num_given_tokens,
+            num_source_tokens=request.num_source_tokens,
         )
 
     def schedule(

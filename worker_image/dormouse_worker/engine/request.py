@@ -11,7 +11,7 @@ from dormouse_worker.common.sampling import needs_logits_only
 from dormouse_worker.engine.block_tables import Shortage
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
 from dormouse_worker.engine.grammars import Preparation
-from dormouse_worker.engine.prefix import BlockHash, hash_block, name_adapter, name_images, root_hash
+from dormouse_worker.engine.prefix import BlockHash, hash_block, name_adapter, name_images, root_hash, source_hash
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +58,8 @@ class Request:
     restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
     images: Sequence[ImageInput] = ()
     encoded_ahead: tuple[bytes, ...] = ()  # set by the scheduler: digests of images encoded for it while it waited
+    num_source_tokens: int = 0  # the first of its prompt, which an encoder reads; 0 = there is no encoder
+    source_end: int = 0  # where the blocks end in which the encoder's states lie: they are computed in one pass
     images_end: int = field(init=False)  # where the tokens end that stand for images; 0 = there are none
     num_prompt_tokens: int = field(init=False)
     wants_prompt_logprobs: bool = field(init=False)  # every prompt token goes through a pass that keeps its logits
@@ -135,11 +137,16 @@ class Request:
         """
         count = num_tokens // block_size
         while len(self._block_hashes) < count:
-            parent = self._block_hashes[-1] if self._block_hashes else root_hash(self.cache_salt)
+            parent = self._block_hashes[-1] if self._block_hashes else self._root()
             start = len(self._block_hashes) * block_size
             beside = self._beside(start, start + block_size)
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size), beside))
         return self._block_hashes
+
+    def _root(self) -> BlockHash:
+        """Return what stands before the first block's name."""
+        root, num_source = root_hash(self.cache_salt), self.num_source_tokens
+        return source_hash(root, self.prompt_token_ids[:num_source]) if num_source else root
 
     def _beside(self, start: int, end: int) -> bytes:
         """Return what makes a block's numbers besides its tokens and what is before it."""

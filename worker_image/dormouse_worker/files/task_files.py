@@ -21,7 +21,7 @@ MODULES_FILE = "modules.json"
 MEAN, CLS, LAST, MAX, MEAN_SQRT, WEIGHTED = "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"
 POOLING_MODES = (CLS, MAX, MEAN, MEAN_SQRT, WEIGHTED, LAST)  # in the order in which several are joined
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
-_GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,14 @@ class RankSequence:
         "needs_logits_only",
         "num_blocks",
         "num_prompt_tokens",
+        "num_source_tokens",
         "num_virtual_tokens",
         "prompt_slot",
         "request_id",
         "rope",
         "row",
         "sampling",
+        "source_end",
         "takes_forced",
         "takes_likeliest",
     )
@@ -65,6 +67,8 @@ class RankSequence:
         ] = ()  # set by `constraints` before each pass, where a grammar binds it; see `allowed`
         self.asks_for_prompt = new.sampling.prompt_logprobs is not None
         self.num_prompt_tokens = len(new.prompt_token_ids)
+        self.num_source_tokens = new.num_source_tokens
+        self.source_end = 0  # set by its owner: where the source's blocks end, which an encoder reads
         self.num_blocks = [0] * num_groups
         self._tokens, self._counts = token_ids[row], counts
         self._tokens[: new.num_tokens] = new.prompt_token_ids + new.output_token_ids
@@ -75,9 +79,19 @@ class RankSequence:
 
     @property
     def prompt_token_ids(self) -> Ints:
-        """Return the prompt."""
-        prompt: Ints = self._tokens[: self.num_prompt_tokens]
+        """Return what was said before the output: the prompt, but for a source that an encoder reads."""
+        prompt: Ints = self._tokens[self.source_end : self.num_prompt_tokens]
         return prompt
+
+    @property
+    def num_said_before(self) -> int:
+        """Return how many tokens that is."""
+        return self.num_prompt_tokens - self.source_end
+
+    def prompt_part(self, start: int, end: int) -> Ints:
+        """Return the tokens at these places of the whole prompt."""
+        part: Ints = self._tokens[start:end]
+        return part
 
     @property
     def output_token_ids(self) -> Ints:
@@ -104,8 +118,8 @@ class RankSequence:
 
     @property
     def token_address(self) -> int:
-        """Return where its tokens lie, prompt and output, int64."""
-        return address_of(self._tokens)
+        """Return where its tokens lie, what was said before and the output, int64."""
+        return address_of(self._tokens[self.source_end :])
 
     @property
     def position(self) -> int:
@@ -122,6 +136,7 @@ class RankSequence:
 _row, _num_prompt_tokens, _token_address, _sampling = (
     attrgetter(name) for name in ("row", "num_prompt_tokens", "token_address", "sampling")
 )
+_num_said_before = attrgetter("num_said_before")
 _lora_slot, _lora_start = attrgetter("lora_slot"), attrgetter("lora_start")
 _takes_likeliest, _is_plain, _needs_logits_only, _asks = (
     attrgetter(name) for name in ("takes_likeliest", "is_plain", "needs_logits_only", "asks_for_prompt")
@@ -196,7 +211,7 @@ class BatchRows:
         """Return how the sequences choose their tokens, for our kernels; right if they are plain."""
         sequences = self.sequences
         return describe_draws(
-            [*map(_sampling, sequences)], [*map(_token_address, sequences)], [*map(_num_prompt_tokens, sequences)]
+            [*map(_sampling, sequences)], [*map(_token_address, sequences)], [*map(_num_said_before, sequences)]
         )
 
     def take(self, table: Ints, num_columns: int) -> Ints:

@@ -6,6 +6,9 @@ one pass proves the weights, and its shape is the recorded one, so that every bi
 
 In a group of ranks nothing is generated, as a token would have to travel: the prompt is longer instead. All ranks
 compute the pass, the one that samples records and compares it, and the others have no rows.
+
+Where an encoder reads the prompts, the fixed one is a source and what every answer begins with. Rows of the source say
+what the head makes of the encoder's states, so that the encoder is proved too.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 
 from dormouse_worker.common.errors import GoldenTokensDiffer, LogitsNotFinite
 from dormouse_worker.common.ipc import Sampling, TokenLogprobs
+from dormouse_worker.common.sides import Sides, joined
 from dormouse_worker.engine.batch import Batch, BlockIds, ModelOutput, NewSequence, single
 
 NUM_PROMPT_TOKENS = 8
@@ -36,6 +40,7 @@ class GoldenTokens:
     token_ids: tuple[int, ...]  # prompt and generated tokens; 24 unless the model length is shorter
     block_ids: BlockIds  # the tables of the layer groups follow each other
     rows: tuple[TokenLogprobs, ...]  # one for each token; none where another rank samples
+    num_source: int = 0  # of the tokens, the first that an encoder reads
 
     @property
     def num_blocks(self) -> int:
@@ -51,22 +56,29 @@ def record_golden(
     block_size: int,
     num_groups: int = 1,
     generates: bool = True,
+    sides: Sides | None = None,
 ) -> GoldenTokens:
     """Generate greedily, alone, in the first blocks of an otherwise unused cache; then record the one pass.
 
     Where nothing is generated, the prompt has as many tokens as both would have. Raises LogitsNotFinite.
     """
-    width = -(-min(max_model_len, NUM_PROMPT_TOKENS + NUM_TOKENS) // block_size)
-    block_ids = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
     num_prompt = max(1, min(NUM_PROMPT_TOKENS, max_model_len - NUM_TOKENS))
-    num_tokens = min(max_model_len, num_prompt + NUM_TOKENS)
+    num_tokens, num_source = min(max_model_len, num_prompt + NUM_TOKENS), 0
     known = [(7 * i + 3) % vocab_size for i in range(num_prompt if generates else num_tokens)]
+    if sides is not None:
+        num_source = min(num_prompt, sides.max_source_tokens)
+        known = joined(known[:num_source], sides.opening, block_size)
+        num_output = min(NUM_TOKENS, sides.max_target_tokens - len(sides.opening), max_model_len - len(known))
+        num_tokens = len(known) + num_output
+    width = -(-num_tokens // block_size)
+    block_ids = tuple(list(range(group * width, (group + 1) * width)) for group in range(num_groups))
     start = 0
     while len(known) < num_tokens:
-        (sampled,) = _execute(execute, known, _GREEDY, block_ids, start=start).sampled
+        (sampled,) = _execute(execute, known, _GREEDY, block_ids, start=start, num_source=num_source).sampled
         start = len(known)
         known.append(sampled.token_id)
-    return GoldenTokens(tuple(known), block_ids, _one_pass(execute, known, block_ids))
+    rows = _one_pass(execute, known, block_ids, num_source)
+    return GoldenTokens(tuple(known), block_ids, rows, num_source)
 
 
 def repeat_golden(execute: Execute, recorded: GoldenTokens) -> tuple[TokenLogprobs, ...]:
@@ -74,7 +86,7 @@ def repeat_golden(execute: Execute, recorded: GoldenTokens) -> tuple[TokenLogpro
 
     Raises LogitsNotFinite.
     """
-    return _one_pass(execute, list(recorded.token_ids), recorded.block_ids)
+    return _one_pass(execute, list(recorded.token_ids), recorded.block_ids, recorded.num_source)
 
 
 def compare_golden(recorded: GoldenTokens, rows: Sequence[TokenLogprobs]) -> None:
@@ -97,8 +109,10 @@ def facts_of(recorded: GoldenTokens) -> tuple[tuple[int, ...], tuple[bytes, ...]
     return recorded.token_ids, tuple(_bits(row) for row in recorded.rows)
 
 
-def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tuple[TokenLogprobs, ...]:
-    output = _execute(execute, token_ids, _ALL_ROWS, block_ids)
+def _one_pass(
+    execute: Execute, token_ids: list[int], block_ids: BlockIds, num_source: int = 0
+) -> tuple[TokenLogprobs, ...]:
+    output = _execute(execute, token_ids, _ALL_ROWS, block_ids, num_source=num_source)
     if output.not_finite:
         raise LogitsNotFinite(
             "the model's logits after its golden tokens are not finite: its weights are damaged, or its numbers grow "
@@ -109,9 +123,16 @@ def _one_pass(execute: Execute, token_ids: list[int], block_ids: BlockIds) -> tu
 
 
 def _execute(
-    execute: Execute, token_ids: list[int], sampling: Sampling, block_ids: BlockIds, *, start: int = 0
+    execute: Execute,
+    token_ids: list[int],
+    sampling: Sampling,
+    block_ids: BlockIds,
+    *,
+    start: int = 0,
+    num_source: int = 0,
 ) -> ModelOutput:
-    return execute(single(NewSequence(_NAME, token_ids, [], sampling), block_ids, start=start))
+    new = NewSequence(_NAME, token_ids, [], sampling, num_source_tokens=num_source)
+    return execute(single(new, block_ids, start=start))
 
 
 def _bits(row: TokenLogprobs) -> bytes:

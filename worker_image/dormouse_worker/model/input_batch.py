@@ -12,6 +12,7 @@ from itertools import chain
 
 import numpy as np
 
+from dormouse_worker.common.sides import source_room
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 from dormouse_worker.model.adapters.virtual_rows import VirtualRows, find_virtual_rows
 from dormouse_worker.model.arrays import Ints
@@ -200,6 +201,7 @@ class InputBatch:
     def _add(self, new: NewSequence) -> None:
         row = self._free_rows.pop()
         sequence = RankSequence(new, row, self._token_ids, self._num_tokens, len(self._windows))
+        sequence.source_end = source_room(new.num_source_tokens, self._block_size)
         self._sequences[new.request_id] = sequence
         if new.images and self._image_merge:
             sequence.rope = prompt_positions(new.images, len(new.prompt_token_ids), self._image_merge)

@@ -11,6 +11,7 @@ import torch
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE
+from dormouse_worker.common.sides import Sides
 from dormouse_worker.model.adapters.store import AdapterStore
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.kv_cache import CacheSpec
@@ -50,6 +51,7 @@ class LoadedModel:
     image_rows: int = 0  # of encoded images, that are kept
     images_are_whole: bool = False  # an image's tokens see each other
     image_merge: int = 0  # patches along an axis that make one row, where positions have three axes; 0 = they have one
+    sides: Sides | None = None  # where an encoder reads the prompts
 
     @property
     def weights_bytes(self) -> int:
@@ -124,4 +126,5 @@ class LoadedModel:
         """Return what the front cannot read from files."""
         dtype = str(computed_dtype(self.module)).removeprefix("torch.")
         report = self.load_report
-        return ModelInfo(self.num_parameters, dtype, report.num_bytes, report.seconds, vocab_size=self.vocab_size)
+        known = self.num_parameters, dtype, report.num_bytes, report.seconds
+        return ModelInfo(*known, vocab_size=self.vocab_size, sides=self.sides)

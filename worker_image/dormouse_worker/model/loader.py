@@ -22,6 +22,7 @@ from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.discovery import discover
+from dormouse_worker.model.encoder_decoder.load import is_two_sided, load_two_sided
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.kv_cache import CacheSpec
 from dormouse_worker.model.lean.build import build_lean
@@ -67,6 +68,8 @@ def load(settings: EngineSettings, device: Device, layout: Layout | None = None)
             files.path, local_files_only=True, trust_remote_code=False
         )
         check_device(device.name, device.capability, settings.dtype, without_own(files.config))
+        if is_two_sided(config):
+            return load_two_sided(config, settings, device, files, layout)
         check_architecture(config)
         max_model_len = resolve_max_model_len(config, settings.max_model_len)
         sees = family_of(config) is not None

@@ -70,7 +70,7 @@ def test_whole_images_tell_no_logprobs_of_prompts(tmp_path):
     message = make_add("a", [1, 2], max_tokens=1, prompt_logprobs=1)
     assert gallery.engine.add(message) is None
     message = msgspec.structs.replace(message, request_id="b", images=[gallery.image(1, (0, 1))])
-    assert gallery.engine.add(message).startswith("prompt_logprobs are not told of prompts with images")
+    assert gallery.engine.add(message).startswith("prompt_logprobs are not told of images")
 
 
 def test_preemptions_and_swaps_happened_in_the_smallest_of_these_caches(tmp_path):

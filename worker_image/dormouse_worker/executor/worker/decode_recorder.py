@@ -48,6 +48,8 @@ class DecodeRecorder:
 
     def estimate_bytes(self, model: LoadedModel) -> int:
         """Return what the graphs of this model will take of the device's memory."""
+        if model.sides is not None:
+            return 0
         row_bytes = model.vocab_size * LOGIT_BYTES
         return estimate_graph_bytes(self.sizes, num_layers=len(model.cache_spec.layers), row_bytes=row_bytes)
 
@@ -59,7 +61,7 @@ class DecodeRecorder:
         A model whose pass cannot be recorded computes step by step. All ranks of a group replay, or none.
         """
         maker, sizes = self._find_maker(), self.sizes
-        if maker is None or not sizes or not is_graph_backend(backend):
+        if maker is None or not sizes or model.sides is not None or not is_graph_backend(backend):
             return False
         recorded = DecodeGraphs(TorchForward(model, cache, communicator), backend, sizes, model.device)
         self.recording = record(recorded, maker, len(cache.spec.groups), meter=meter, communicator=communicator)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from dormouse_worker.common.commands import WEIGHTS
 from dormouse_worker.common.layout import Layout
+from dormouse_worker.common.sides import Sides
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.golden import Execute, GoldenTokens, compare_golden, facts_of, record_golden, repeat_golden
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache, preserved
@@ -37,6 +38,10 @@ class CheckedModel(Protocol):
     @property
     def max_model_len(self) -> int:
         """Return the longest sequence."""
+
+    @property
+    def sides(self) -> Sides | None:
+        """Return what both sides are where an encoder reads the prompts."""
 
 
 class GoldenCheck:
@@ -82,4 +87,5 @@ class GoldenCheck:
             block_size=self._block_size,
             num_groups=len(self._model.cache_spec.groups),
             generates=self._model.layout.world_size == 1,
+            sides=self._model.sides,
         )

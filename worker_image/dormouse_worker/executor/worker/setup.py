@@ -59,6 +59,7 @@ def profiled_model(model: LoadedModel, graph_bytes: int, draft_bytes: int = 0) -
         images_are_whole=model.images_are_whole,
         takes_soft_prompts=model.adapters is not None,
         graph_bytes=graph_bytes,
+        sides=model.sides,
     )
 
 

@@ -26,6 +26,7 @@ from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
 from dormouse_worker.front.requests.runtimes import check_decides
 from dormouse_worker.front.requests.scoring import classify, score
+from dormouse_worker.front.requests.two_sides import check_reads
 from dormouse_worker.front.speech.transcribing import transcribe
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.served_model import Model
@@ -92,6 +93,7 @@ class InferenceService(rpc.InferenceServicer):
         """Answer questions by how likely their labels are."""
         model, caller, time_limit = self._whole(request.model, context, ("Decide", GENERATE))
         check_decides(self._worker.served.edition.engine.runtime)
+        check_reads(self._worker.board.engine)
         return await in_time(decide(self._worker, model, request, caller), time_limit)
 
     async def Transcribe(self, request: pb.TranscribeRequest, context: Context) -> AsyncIterator[pb.TranscribeResponse]:

@@ -13,6 +13,7 @@ import grpc
 from dormouse_api.images import forget_images
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
@@ -29,6 +30,7 @@ from dormouse_worker.front.requests.reply import Facts, Reply
 from dormouse_worker.front.requests.runtimes import check_chosen, check_runtime, check_unbound
 from dormouse_worker.front.requests.sampling import Prepared, choices, resumed_choice, to_sampling
 from dormouse_worker.front.requests.streams import OutputStream, Times
+from dormouse_worker.front.requests.two_sides import Opening, open_sequence
 from dormouse_worker.front.requests.wake_event import WakeEvent
 from dormouse_worker.front.text.assembly import Resumed, TextAssembly, TextRules
 from dormouse_worker.front.text.served_model import Model
@@ -65,7 +67,7 @@ class Generation:
     def open(self, order: Order, samplings: Sequence[Sampling], time_limit: TimeLimit | None) -> None:
         """Hand the choices to the engine; from now on `close` is due."""
         self._keys = self._worker.requests.open(order, list(zip(self._streams, samplings, strict=True)))
-        self._worker.metrics.on_prompt(len(order.prompt_token_ids))
+        self._worker.metrics.on_prompt(len(self.facts.prompt_token_ids))
         if time_limit is not None:
             elapsed_s = self._worker.clock() - self._streams[0].times.arrival_s
             error = CallError(grpc.StatusCode.DEADLINE_EXCEEDED, time_limit.why)
@@ -123,19 +125,24 @@ async def _begin(
         images = model.image_inputs(prompt, held)
         check_rows(images, worker.board.engine)
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
-        in_front = _choose_adapter(worker, model, request).num_virtual_tokens
-        max_tokens = validation.check_lengths(prompt, request.sampling_params, max_model_len, in_front)
-        prediction = await _prediction(worker, model, request, caller, max_tokens)
+        opening = open_sequence(
+            prompt,
+            request.sampling_params,
+            worker.board.engine,
+            max_model_len=max_model_len,
+            in_front=_choose_adapter(worker, model, request).num_virtual_tokens,
+        )
+        prediction = await _prediction(worker, model, request, caller, opening.max_tokens)
         bad_words = await model.bad_words_token_ids(request.sampling_params.bad_words, caller.name)
         parsing = read_parsing(model, request, prompt)
         check_unbound(parsing, worker.served.edition.engine.runtime)
         grammar = await bind(model, request, parsing, caller.name)
-        first = _first_sampling(model, request, Prepared(max_tokens, secrets.randbits(SEED_BITS), bad_words, grammar))
+        first = _first_sampling(model, request, opening, bad_words=bad_words, grammar=grammar)
         check_chosen(first, worker.served.edition.engine.runtime)
         ends = frozenset(grammar.end_token_ids) if grammar is not None else frozenset[int]()
         parsers = parsing.parsers(num_choices) if parsing else []
         markers = parsing.grammar.markers if parsing else frozenset[str]()
-        assemblies = [TextAssembly(_text_rules(request, model, prompt, ends, markers)) for _ in range(num_choices)]
+        assemblies = [_assembly(request, model, opening.said, ends, markers) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
     _check_admission(worker, num_choices)  # it may have changed while we tokenized
     samplings, bell = choices(first, num_choices), WakeEvent()
@@ -164,8 +171,15 @@ async def _begin(
         worker.metrics.on_end(streams[0], streams[0].finish_reason or "stop")
     else:
         place = (request.priority, caller.cache_salt, chosen.digest)
-        source = _kv_source(request.resume)
-        order = Order(prompt, list(request.resume.output_token_ids), *place, prediction, images, source)
+        order = Order(
+            opening.token_ids,
+            list(request.resume.output_token_ids),
+            *place,
+            prediction,
+            images,
+            _kv_source(request.resume),
+            opening.num_source_tokens,
+        )
         generation.open(order, samplings, caller.time_limit)
     return generation
 
@@ -209,8 +223,17 @@ def _max_model_len(worker: Worker, model: Model) -> int:
     return report.max_model_len if report is not None else model.card.max_model_len
 
 
-def _first_sampling(model: Model, request: pb.GenerateRequest, prepared: Prepared) -> Sampling:
+def _first_sampling(
+    model: Model,
+    request: pb.GenerateRequest,
+    opening: Opening,
+    *,
+    bad_words: tuple[tuple[int, ...], ...],
+    grammar: Grammar | None,
+) -> Sampling:
     """Return the parameters of the first choice, checked with everything that holds for it. Raises CallError."""
+    forbidden = (*bad_words, *opening.bad_words_token_ids)
+    prepared = Prepared(opening.max_tokens, secrets.randbits(SEED_BITS), forbidden, grammar)
     sampling = to_sampling(request.sampling_params, model.card, prepared)
     validation.check_effective(sampling)
     validation.check_choosable(sampling, model.card.vocab_size)
@@ -237,16 +260,18 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
     return resumed
 
 
-def _text_rules(
-    request: pb.GenerateRequest, model: Model, prompt: list[int], ends: frozenset[int], markers: frozenset[str]
-) -> TextRules:
+def _assembly(
+    request: pb.GenerateRequest, model: Model, said: Sequence[int], ends: frozenset[int], markers: frozenset[str]
+) -> TextAssembly:
+    """Return what makes text of an output that follows these tokens."""
     params = request.sampling_params
     skip = params.skip_special_tokens if params.HasField("skip_special_tokens") else True
     kept = model.codec.special_token_ids(markers).values()
-    return TextRules(
-        decoder=model.codec.stream(prompt, skip_special_tokens=skip, kept=kept),
+    rules = TextRules(
+        decoder=model.codec.stream(said, skip_special_tokens=skip, kept=kept),
         stops=tuple(params.stop),
         include_stop=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,
         grammar_end_token_ids=ends,
     )
+    return TextAssembly(rules)

@@ -52,6 +52,10 @@ class BareModel:
         return Layout()
 
     @property
+    def sides(self) -> None:
+        """Return that no encoder reads its prompts."""
+
+    @property
     def weights_bytes(self) -> int:
         """Return the bytes of all tensors, shared ones once."""
         return sum(slot.num_bytes for slot in self.weights.layout.slots)

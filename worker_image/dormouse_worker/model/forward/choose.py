@@ -4,6 +4,8 @@
     graph    a decode step that was recorded
     eager    any pass, in torch: our own decoder (lean), else transformers' module
 
+Where an encoder reads the prompts there is one path only.
+
 All of a model's paths say the same bits, so which one computes is a matter of time alone. One exception is named where
 it is asked for: a compiled size may round differently (decision 20).
 """
@@ -19,6 +21,8 @@ from dormouse_worker.common.settings import NONE
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.encoder_decoder.load import UNFIT
+from dormouse_worker.model.encoder_decoder.path import TwoSidedPath
 from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
 from dormouse_worker.model.forward.native import NativePath
 from dormouse_worker.model.forward.path import ForwardPath
@@ -39,6 +43,9 @@ class ForwardPaths:
         """`graphs` were recorded over the very model and cache of `forward`."""
         model = forward.model
         self._inputs = DeviceInput(model.device)
+        if model.sides is not None:
+            self._paths: tuple[ForwardPath, ...] = (TwoSidedPath(forward, self._inputs),)
+            return
         paths: list[ForwardPath] = []
         if native := _native_of(model, backend.name):
             paths.append(NativePath(native, backend, forward))
@@ -72,6 +79,8 @@ def _native_of(model: LoadedModel, attention: str) -> NativeDecoder | None:
 
 def describe_path(model: LoadedModel, attention: str) -> str:
     """Return which path computes with an attention backend of this name, and why it is not our kernels'."""
+    if model.sides is not None:
+        return f"torch: transformers' encoder and decoder layers over the paged cache; not native: {UNFIT}"
     format_of, cached = "" if model.quantization == NONE else f" {model.quantization}", model.cache_spec.suffix
     if native := _native_of(model, attention):
         return f"{NATIVE} {native.name}{format_of}{cached}"

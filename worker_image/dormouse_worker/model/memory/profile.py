@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.common.sides import Sides, source_room
 from dormouse_worker.engine.batch import Batch, NewSequence, ScheduledSequence
 
 _COSTLY = Sampling(  # every branch that works on [N, V]
@@ -33,13 +34,17 @@ def profile_batches(
     block_size: int,
     num_groups: int = 1,
     takes_soft_prompts: bool = False,
+    sides: Sides | None = None,
 ) -> list[Batch]:
     """Return the batches whose peak counts; every sequence samples with the costliest parameters.
 
     First as many tokens as allowed over as many sequences as allowed, nearly all of them of one prompt, for attention
     within a prompt costs by its square; then decoding, one token each, at the longest context. Backends bound their
     working memory, so one sequence at full length shows the peak of many. With a soft prompt tokens are embedded apart.
+    Where an encoder reads the prompts, the first pass has as many of the longest ones as fit.
     """
+    if sides is not None:
+        return _two_sided(sides, max_num_seqs, max_num_batched_tokens, max_model_len, block_size)
     num_seqs = min(max_num_seqs, max_num_batched_tokens)
     longest = (max_model_len - 1, 1)
     prefill = [(0, length) for length in _spread(max_num_batched_tokens, num_seqs, max_model_len)]
@@ -48,6 +53,21 @@ def profile_batches(
     decode = [longest, *[(0, 1)] * (num_seqs - 1)]
     first, *others = [_batch(spans, block_size, num_groups) for spans in (prefill, [late_chunk], decode)]
     return [_with_soft_prompt(first) if takes_soft_prompts else first, *others]
+
+
+def _two_sided(
+    sides: Sides, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int
+) -> list[Batch]:
+    room = source_room(sides.max_source_tokens, block_size)
+    num_prompts = max(1, min(max_num_seqs, max_num_batched_tokens // (room + 1)))
+    num_first = min(room + 1, max_num_batched_tokens)
+    prefill = [(0, num_first)] * num_prompts
+    last = room + min(sides.max_target_tokens, max_model_len - room)
+    decode = [(last - 1, last)] * min(max_num_seqs, max_num_batched_tokens)
+    return [
+        _batch([(start, end - start) for start, end in spans], block_size, 1, num_source=sides.max_source_tokens)
+        for spans in (prefill, decode)
+    ]
 
 
 def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
@@ -61,10 +81,10 @@ def _spread(num_tokens: int, num_seqs: int, max_len: int) -> list[int]:
     return lengths
 
 
-def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int) -> Batch:
+def _batch(spans: list[tuple[int, int]], block_size: int, num_groups: int, *, num_source: int = 0) -> Batch:
     """Return a batch of sequences that compute `length` tokens from `start` on, all in block 0."""
     ends = [start + length for start, length in spans]
-    new = tuple(NewSequence(str(i), [0] * end, [], _COSTLY) for i, end in enumerate(ends))
+    new = tuple(NewSequence(str(i), [0] * end, [], _COSTLY, num_source_tokens=num_source) for i, end in enumerate(ends))
     tables = [([0] * -(-end // block_size),) * num_groups for end in ends]
     sequences = tuple(
         ScheduledSequence(str(i), start, end, table, samples=True)

@@ -14,6 +14,7 @@ import msgspec
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.sides import Sides
 from dormouse_worker.engine.batch import Batch
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
@@ -44,6 +45,7 @@ class ProfiledModel:
     takes_soft_prompts: bool = False
     draft_bytes: int = 0  # of the weights, the draft model's
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
+    sides: Sides | None = None  # where an encoder reads the prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def profile_memory(
         block_size=settings.block_size,
         num_groups=model.num_groups,
         takes_soft_prompts=model.takes_soft_prompts,
+        sides=model.sides,
     )
 
     def measure() -> Measured:

@@ -89,7 +89,7 @@ def _choose(batch: Batch, packed: PackedInput) -> LogitRows:
         num_top = sequence.sampling.prompt_logprobs
         if num_top is not None and scheduled.start < end:
             span = slice(len(rows), len(rows) + end - scheduled.start)
-            followers = sequence.prompt_token_ids[scheduled.start + 1 : end + 1].tolist()
+            followers = sequence.prompt_part(scheduled.start + 1, end + 1).tolist()
             parts.append(PromptPart(sequence.request_id, span, followers, num_top))
             rows.extend(range(first_row, first_row + end - scheduled.start))
         if scheduled.samples:

@@ -27,7 +27,7 @@ class SamplingRow(Protocol):
 
     @property
     def prompt_token_ids(self) -> TokenIds:
-        """Return the prompt."""
+        """Return what was said before the output."""
 
     @property
     def output_token_ids(self) -> TokenIds:

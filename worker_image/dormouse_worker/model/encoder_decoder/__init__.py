@@ -1,0 +1,1 @@
+"""Encoder-decoder models of text on tensors: transformers' layers, over the paged cache."""
