@@ -167,12 +167,16 @@ class TestRequests:
 
     def test_requests_leave_and_stay_as_the_front_says_and_stay_after_a_sleep(self, ready, monkeypatch):
         told = []
-        monkeypatch.setattr(ready.controller._engine.keeper, "leave", lambda *, is_leaving: told.append(is_leaving))
-        for message in (Leave(is_leaving=True), Leave(is_leaving=False), Leave(is_leaving=True)):
-            ready.controller.handle(message)
+
+        def leave(*, is_leaving, to_peers=False):
+            told.append((is_leaving, to_peers))
+
+        monkeypatch.setattr(ready.controller._engine.keeper, "leave", leave)
+        for is_leaving, to_peers in ((True, True), (False, False), (True, False)):
+            ready.controller.handle(Leave(is_leaving, to_peers))
         ready.command(Sleep(1))
         ready.command(WakeUp())
-        assert told == [True, False, True, False]
+        assert told == [(True, True), (False, False), (True, False), (False, False)]
 
     def test_an_abort_of_nothing_known_is_silent(self, ready):
         before = len(ready.sent)
