@@ -100,7 +100,8 @@ def check_cut(other, index, whole, cut, *, prompt=PROMPT, **sampling):
 
 
 def test_a_greedy_request_with_penalties_goes_on_elsewhere_after_any_token(worker, other_worker):
-    whole = check_every_cut(worker, other_worker, temperature=0, max_tokens=10, logprobs=0, **PENALTIES)[0]
+    sampling = {"temperature": 0, "max_tokens": 10, "min_tokens": 10, "logprobs": 0, **PENALTIES}
+    whole = check_every_cut(worker, other_worker, **sampling)[0]
     assert whole.finish_reason == LENGTH
 
 
