@@ -42,14 +42,23 @@ def _peft_finds_positions_itself() -> Iterator[None]:
         yield
 
 
+LOUD = 0.6  # of an adapter: a trained model answers otherwise at once
+
+
 def _base(directory: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
 
 
 def make_adapter(
-    directory: Path, base: Path, *, rank: int, targets: str | Sequence[str] = "all-linear", **fields: Any
+    directory: Path,
+    base: Path,
+    *,
+    rank: int,
+    targets: str | Sequence[str] = "all-linear",
+    loudness: float = 0.2,
+    **fields: Any,
 ) -> Path:
-    """Have peft write an adapter with random weights, as loud as the base's own, and return its directory."""
+    """Have peft write an adapter with random weights, at first as loud as the base's own, and return its directory."""
     torch.manual_seed(rank)
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -63,7 +72,7 @@ def make_adapter(
         model = get_peft_model(_base(base), config)
     for name, weight in model.named_parameters():
         if ".lora_" in name:
-            torch.nn.init.normal_(weight, std=0.2 / rank**0.5)
+            torch.nn.init.normal_(weight, std=loudness / rank**0.5)
     model.save_pretrained(directory)
     return directory
 

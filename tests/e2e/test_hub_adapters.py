@@ -6,7 +6,7 @@ import pytest
 
 from dormouse_worker.files.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 from localkube.spec import NODE_IP
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import LOUD, greedy_tokens, make_adapter
 from tests.worker.hub_server import HubServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ TOKENS = {"hub-reader": "hf_right", "hub-stranger": "hf_wrong"}
 @pytest.fixture
 def hub(tiny_model, tmp_path):
     """A hub on the node, at the one port that the workers' NetworkPolicy opens."""
-    made = make_adapter(tmp_path / "sql", tiny_model, rank=4)
+    made = make_adapter(tmp_path / "sql", tiny_model, rank=4, loudness=LOUD)
     with HubServer((NODE_IP, 443)) as server:
         server.state.files = {name: (made / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}
         server.state.token = TOKENS["hub-reader"]

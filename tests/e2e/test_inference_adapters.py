@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.e2e.kit import Deployments
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import LOUD, greedy_tokens, make_adapter
 from tools.bootstrap import ROOT
 from tools.kubectl import fill_claim
 from tools.release import fill_model_claim, worker_image
@@ -23,7 +23,7 @@ ENGINE = {"enableLora": True, "maxLoras": 2, "maxLoraRank": 8, "maxCpuLoras": 3}
 def expected(cluster, release, namespace, tiny_model, tmp_path_factory):
     """By adapter: the tokens with which peft answers the prompt, "" is the base. Both namespaces have the files."""
     root = tmp_path_factory.mktemp("adapters")
-    made = {name: make_adapter(root / name, tiny_model, rank=rank) for name, rank in RANKS.items()}
+    made = {name: make_adapter(root / name, tiny_model, rank=rank, loudness=LOUD) for name, rank in RANKS.items()}
     other = release.watch_namespaces[1]
     claim = ROOT / "examples" / "demo" / "models-claim.yaml"
     fill_model_claim(cluster, namespace=other, claim_manifest=claim, model=tiny_model)

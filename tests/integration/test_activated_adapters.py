@@ -8,7 +8,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
 from tests.integration.conftest import EPOCH, PATIENCE_S
 from tests.integration.test_adapter_faults import LOADED, LORA, MAX_TOKENS, until
-from tests.peft_kit import greedy_tokens, make_adapter, make_soft_prompt
+from tests.peft_kit import LOUD, greedy_tokens, make_adapter, make_soft_prompt
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,7 +26,10 @@ def adapters(tiny_model, tmp_path_factory):
         name: make_soft_prompt(folder / name, tiny_model, kind=kind, num_tokens=NUM_VIRTUAL)
         for name, kind in SOFT.items()
     }
-    return {"check": make_adapter(folder / "check", tiny_model, rank=8, alora_invocation_tokens=INVOCATION), **soft}
+    return {
+        "check": make_adapter(folder / "check", tiny_model, rank=8, loudness=LOUD, alora_invocation_tokens=INVOCATION),
+        **soft,
+    }
 
 
 @pytest.fixture(scope="module")

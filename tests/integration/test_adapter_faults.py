@@ -20,7 +20,7 @@ from dormouse_worker.files.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 from tests.integration.adapter_phases import DIE, FRAIL, PHASES, STOP, STOPPED
 from tests.integration.conftest import EPOCH, PATIENCE_S, is_engine
 from tests.integration.crawling import own_copy
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import LOUD, greedy_tokens, make_adapter
 from tests.worker.hub_server import HubServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -41,7 +41,7 @@ def peft_answers(model, adapter):
 
 @pytest.fixture(scope="module")
 def adapter(tiny_model, tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "sql", tiny_model, rank=8)
+    return make_adapter(tmp_path_factory.mktemp("adapter") / "sql", tiny_model, rank=8, loudness=LOUD)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.integration.conftest import EPOCH
 from tests.integration.test_adapter_faults import LORA, ask, check_answers, peft_answers, tokens, want
 from tests.integration.test_group_models import PROFILED, START_S
 from tests.integration.test_groups import has_state
-from tests.peft_kit import make_adapter
+from tests.peft_kit import LOUD, make_adapter
 from tests.ports import free_port_pair
 
 pytestmark = pytest.mark.timeout(600)
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def adapter(tiny_model, tmp_path_factory):
-    return make_adapter(tmp_path_factory.mktemp("adapter") / "sql", tiny_model, rank=8)
+    return make_adapter(tmp_path_factory.mktemp("adapter") / "sql", tiny_model, rank=8, loudness=LOUD)
 
 
 @pytest.fixture(scope="module")
