@@ -6,7 +6,6 @@ W1 is 64 requests at once, W2 one alone, in bfloat16 and in process. The other c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -41,7 +40,7 @@ def _rows(name: str, checkout: Path, options: Options, console: Console) -> Iter
             threads,
             rests=True,
             python=checkout / ".venv" / "bin" / "python",
-            env=_environment_of(checkout),
+            env={**environment(checkout), "PYTHONSAFEPATH": "1"},  # not the packages of this folder
         )
         sides = {OURS: stack.enter_context(now), BEFORE: stack.enter_context(before)}
         contest = Race(name, sides, options, console)
@@ -53,13 +52,6 @@ def _rows(name: str, checkout: Path, options: Options, console: Console) -> Iter
 
 def _both(laps: Laps, figure: Figure, unit: str) -> tuple[float, str, float]:
     return laps.median(OURS, figure), unit, laps.median(BEFORE, figure)
-
-
-def _environment_of(checkout: Path) -> dict[str, str]:
-    """Return what has a program import the checkout's packages, not those of the folder that it is started in."""
-    parts = ("api", "kube", "gateway", "worker_image", "cli", ".")
-    path = os.pathsep.join(str(checkout / part) for part in parts)
-    return {**environment(), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 if __name__ == "__main__":

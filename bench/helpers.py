@@ -103,13 +103,13 @@ class Helper:
             os.killpg(self._process.pid, number)
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a program that finds our packages and asks no network.
+def environment(root: Path = ROOT) -> dict[str, str]:
+    """Return the environment of a program that finds the packages of a checkout, this one, and asks no network.
 
     The programs' code is kept compiled, as it is in the images; the first start compiles it.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join(str(ROOT / part) for part in ("api", "kube", "gateway", "worker_image", "cli", "."))
+    path = os.pathsep.join(str(root / part) for part in ("api", "kube", "gateway", "worker_image", "cli", "."))
     compiled = str(cache_root() / "bytecode")
     ours = {"PYTHONPATH": path, "PYTHONPYCACHEPREFIX": compiled, "HF_HUB_OFFLINE": "1"}
     return {**inherited, **ours, "TOKENIZERS_PARALLELISM": "false"}

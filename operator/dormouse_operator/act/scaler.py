@@ -40,14 +40,19 @@ class _Scaled:
     history: History = ()
     rivals: list[float] = field(default_factory=list)  # when somebody else wrote replicas
 
-    def saw(self, deployment: Deployment, scaling: Scaling, now_s: float) -> None:
-        """Take what was observed. A spec from before our last write tells nothing new."""
+    def saw(self, deployment: Deployment, scaling: Scaling, now_s: float) -> bool:
+        """Take what was observed; return whether somebody else wrote replicas.
+
+        A spec from before our last write tells nothing new.
+        """
         self.scaling = scaling
         if deployment.generation <= self.generation:
-            return
-        if deployment.replicas != self.replicas:
+            return False
+        is_rivals = deployment.replicas != self.replicas
+        if is_rivals:
             self.rivals.append(now_s)
         self.generation, self.replicas = deployment.generation, deployment.replicas
+        return is_rivals
 
     def recent_rivals(self, now_s: float) -> int:
         """Return how often somebody else wrote lately."""
@@ -97,10 +102,7 @@ class Scaler:
         known = self._scaled.get(deployment.key)
         if known is None or known.uid != deployment.uid:
             self._scaled[deployment.key] = _Scaled(deployment.uid, scaling, deployment.replicas, deployment.generation)
-            return
-        before = len(known.rivals)
-        known.saw(deployment, scaling, self._clock())
-        if len(known.rivals) != before:
+        elif known.saw(deployment, scaling, self._clock()):
             self._mark(deployment.key)
 
     def num_rivals(self, key: Key) -> int:

@@ -88,7 +88,8 @@ class BlockKeeper(NoKeeper):
         """
         if request.wants_prompt_logprobs:
             return
-        hashes = self._unknown_hashes(request, self._own)
+        may_be_elsewhere = kv_source is not None or self._neighbours.may_know_more
+        hashes = self._unknown_hashes(request, self._own) if may_be_elsewhere else ()
         num_tokens = len(hashes) * self._tables.layout.block_size
         recompute_s = self._rates.recompute_s(num_tokens)
         if hashes and kv_source is not None and (source := self._peer_of(kv_source, num_tokens)) is not None:

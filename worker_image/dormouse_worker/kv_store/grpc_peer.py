@@ -104,9 +104,7 @@ class GrpcPeer:
         try:
             yield
         except grpc.RpcError as error:
-            code = getattr(
-                error, "code", lambda: None
-            )()  # each that gRPC raises is a call, too; its stubs say so of none
+            code = getattr(error, "code", lambda: None)()  # each that is raised is a call, too; stubs say so of none
             raise PeerFailed(Miss.LATE if code in late else Miss.IO, f"{self._source.address}: {code}") from error
         except (TlsError, ValueError) as error:
             raise PeerFailed(Miss.LATE if self._is_closed else Miss.IO, str(error)) from error
