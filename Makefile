@@ -120,6 +120,7 @@ test-long: prepare ## Every fault, the ladder, a lost node; writes records to te
 	$(MAKE) bench-peers
 	DORMOUSE_RECORD=faults $(PY) -m pytest tests/faults --durations=0
 	$(PY) -m pytest -n 2 -m "slow and not cluster and not gpu" tests $(APART) --durations=0
+	$(PY) -m pytest -n 2 -m "hypothesis and not slow and not cluster and not gpu" --hypothesis-profile=searching tests $(APART)
 	$(PY) -m pytest -n 2 --dist loadfile -m "slow and not cluster and not gpu" tests/integration --durations=0
 	$(MAKE) outside
 	$(MAKE) e2e-ladder

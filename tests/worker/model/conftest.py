@@ -19,6 +19,12 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers():
+    """Whatever was tested before, a test draws the same numbers."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """Return a function architecture → directory of a tiny random model."""
