@@ -128,24 +128,34 @@ async def test_a_clients_own_deadline_wins(house, workers):
     await house.until(lambda: held(house) == 0)
 
 
-async def test_while_all_workers_are_busy_requests_wait_in_order_and_are_refused_after_a_short_time(
-    make_house, workers
-):
-    async with make_house(saturated_timeout_s=0.3, worker_queue=0) as house:
-        await house.add("tiny", workers[:1], engine={"maxNumSeqs": 2})
-        workers[0].is_gated = True
-        running = [ask(house), ask(house)]
-        await house.until(lambda: len(workers[0].seen) == 2)
+async def fill(house, worker):
+    """Return the calls that keep the only worker busy."""
+    await house.add("tiny", [worker], engine={"maxNumSeqs": 2})
+    worker.is_gated = True
+    running = [ask(house), ask(house)]
+    await house.until(lambda: len(worker.seen) == 2)
+    return running
+
+
+async def test_while_all_workers_are_busy_requests_are_refused_after_a_short_time(make_house, workers):
+    async with make_house(saturated_timeout_s=0.1, worker_queue=0) as house:
+        await fill(house, workers[0])
         error = await refusal_of(ask(house))
         assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 5.0)
-        assert error.details() == "all workers of default/tiny are busy; the request was held for 0.3 s"
+        assert error.details() == "all workers of default/tiny are busy; the request was held for 0.1 s"
+        assert (is_wanted(house), rejected(house, "saturated")) == (False, 1)
+
+
+async def test_while_all_workers_are_busy_requests_wait_for_one(make_house, workers):
+    async with make_house(saturated_timeout_s=1000, worker_queue=0) as house:
+        running = await fill(house, workers[0])
         waits = ask(house)
         await house.until(lambda: held(house) == 1)
         workers[0].gate.set()
         for call in (*running, waits):
             assert await tokens_of(call) == [1, 2, 3]
         assert (await metadata_of(waits))["dormouse-start"] == "warm"
-        assert (is_wanted(house), rejected(house, "saturated")) == (False, 1)
+        assert not is_wanted(house)
 
 
 async def test_a_worker_that_drains_gets_nothing_and_what_comes_is_held_until_it_is_back(house, workers):

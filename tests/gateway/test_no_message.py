@@ -14,7 +14,7 @@ async def nothing():
 
 @pytest.mark.parametrize("method", [method.name for method in METHODS])
 async def test_a_call_without_a_message_is_invalid_argument(house, method):
-    call = house.channel.stream_stream(f"/dormouse.v1.Inference/{method}")(nothing(), timeout=5)
+    call = house.channel.stream_stream(f"/dormouse.v1.Inference/{method}")(nothing(), timeout=60)
     with pytest.raises(grpc.RpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -27,5 +27,5 @@ async def test_a_second_message_changes_nothing(house, workers):
 
     await house.add("tiny", workers[:1])
     two = [pb.TokenizeRequest(model="tiny", text=text).SerializeToString() for text in "ab"]
-    call = house.channel.stream_stream("/dormouse.v1.Inference/Tokenize")(iter(two), timeout=5)
+    call = house.channel.stream_stream("/dormouse.v1.Inference/Tokenize")(iter(two), timeout=60)
     assert pb.TokenizeResponse.FromString(await call.read()).token_ids == [ord("a")]

@@ -52,11 +52,16 @@ async def calls():
 
 
 @pytest.fixture
-async def client(server, calls):
+def patience():
+    """How long the client waits; short only where a server is silent."""
+    return ClientSettings()
+
+
+@pytest.fixture
+async def client(server, calls, patience):
     configuration = kubernetes_client.Configuration(host=f"http://127.0.0.1:{server.port}")
-    settings = ClientSettings(connect_timeout_s=1.0, request_timeout_s=1.0, inactivity_timeout_s=0.2)
     async with KubeClient(
-        kubernetes_client.ApiClient(configuration), settings=settings, on_call=lambda *call: calls.append(call)
+        kubernetes_client.ApiClient(configuration), settings=patience, on_call=lambda *call: calls.append(call)
     ) as made:
         yield made
 
@@ -128,6 +133,7 @@ async def test_an_answer_that_is_no_json_is_an_outage(server, client):
         await client.list(PODS, "a")
 
 
+@pytest.mark.parametrize("patience", [ClientSettings(request_timeout_s=0.2)])
 async def test_a_server_that_is_silent_or_gone_is_an_outage(server, client, calls):
     async def never(_request):
         await asyncio.sleep(3600)
@@ -207,6 +213,7 @@ async def test_an_error_inside_a_stream_is_an_outage(server, client):
         await watch_all(client)
 
 
+@pytest.mark.parametrize("patience", [ClientSettings(inactivity_timeout_s=0.2)])
 async def test_a_silent_stream_is_an_outage(server, client):
     async def silence():
         await asyncio.sleep(3600)
