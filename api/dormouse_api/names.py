@@ -43,7 +43,10 @@ COMPONENT_WORKER = "worker"  # can be called
 COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else
 COMPONENT_RESERVATION = "reservation"  # keeps the devices of a pool's slot
 
+PREFILL, DECODE = "prefill", "decode"  # roles of a deployment's pods in its status: who computes prompts, who goes on
+
 DEFAULT_MAX_NUM_SEQS = 64  # spec.engine.maxNumSeqs as the schema fills it in: what a worker computes at a time
+DEFAULT_MIN_PROMPT_TOKENS = 512  # spec.roles.prefill.minPromptTokens as the schema fills it in
 
 READINESS_GATE = "dormouse.dev/cache-allocated"  # pod condition, True while the agreed cache is allocated and open
 

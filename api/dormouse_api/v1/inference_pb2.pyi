@@ -658,6 +658,7 @@ class GenerateRequest(_message.Message):
     STREAM_INTERVAL_FIELD_NUMBER: _builtins.int
     ANSWER_PARSING_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    REMOTE_DECODE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model by its served name or as namespace/name. A worker accepts its own names or "", and a LoRA adapter by its
     name or as MODEL:NAME: UNAVAILABLE while it is not loaded.
@@ -675,6 +676,11 @@ class GenerateRequest(_message.Message):
     prediction: _builtins.str
     """The answer's text as the caller expects it, of which what is right comes sooner. It changes nothing but the time, and
     is without effect on workers that have no drafts (--speculation-method). Its end beyond max_tokens is not looked at.
+    """
+    remote_decode: _builtins.bool
+    """Set by gateways only, and not beside resume or several choices: another worker decodes. This one ends with ABORT once
+    it has said a token and what it computed may be asked for (see KvSource), 2 seconds later at most. Without a store
+    it answers as ever.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -710,10 +716,11 @@ class GenerateRequest(_message.Message):
         stream_interval: _builtins.int = ...,
         answer_parsing: Global___AnswerParsing | None = ...,
         prediction: _builtins.str = ...,
+        remote_decode: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "prompt", b"prompt", "resume", b"resume", "sampling_params", b"sampling_params", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "model", b"model", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_parsing", b"answer_parsing", "chat", b"chat", "model", b"model", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "remote_decode", b"remote_decode", "request_id", b"request_id", "resume", b"resume", "sampling_params", b"sampling_params", "stream_interval", b"stream_interval", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015

@@ -71,6 +71,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     images: list[ImageInput] = []  # in the order of their tokens; the front deletes their files once this has ended
     kv_source: KvSource | None = None  # the worker that had the sequence
     num_source_tokens: int = 0  # the first of the prompt, which an encoder reads: see `sides`; 0 = there is no encoder
+    remote_decode: bool = False  # another worker goes on with it once its prompt is computed
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):

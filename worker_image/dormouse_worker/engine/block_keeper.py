@@ -19,6 +19,7 @@ from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.engine.block_pool import Key
 from dormouse_worker.engine.block_tables import BlockTables
 from dormouse_worker.engine.block_writer import BlockReader, BlockWriter
+from dormouse_worker.engine.departures import Departures
 from dormouse_worker.engine.neighbours import Neighbours, Question
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.prefix import BlockHash
@@ -73,6 +74,7 @@ class BlockKeeper(NoKeeper):
             tally=self._tally,
             clock=clock,
         )
+        self._departures = Departures(tables, self._writer, clock)
         self._own, self._open_peer = Source(store), open_peer
         self._readings: dict[str, Reading] = {}
         self._late: Reading | None = None  # while the thread is in it nobody else asks
@@ -213,9 +215,13 @@ class BlockKeeper(NoKeeper):
         """Streams leave from now on, or stay: where they go others may read what they have here."""
         self._writer.leave(is_leaving=is_leaving, to_peers=to_peers)
 
-    def hand_on(self) -> None:
-        """Have some of what leaving streams have written; between passes, with none under way."""
+    def hand_on(self, departing: Sequence[Request] = ()) -> list[str]:
+        """Have some of what leaving streams have written; between passes, with none under way.
+
+        Return whose blocks are there of those that depart once their prompts are computed.
+        """
         self._writer.hand_on()
+        return self._departures.turn(departing)
 
     def hand_over(self) -> None:
         """Have the rest of it written, shortly, before streams that were given up are told."""

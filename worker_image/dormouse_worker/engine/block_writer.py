@@ -103,14 +103,24 @@ class BlockWriter:
         """Have some of what leaving streams have written; between passes, with none under way."""
         if len(self._hand_over) and self._has_readers():
             self.take_written()
-            room = min(self._threads.room_for_writes(), max(1, HAND_ON_BYTES // self._threads.block_bytes))
-            part = self._hand_over.take(room, self._is_kept)
-            self._save(part, waits=False)
-            self._tally.count(handed_over=len(part))
+            self.write_some(self._hand_over.take(self.room_to_hand_on(), self.is_kept))
+
+    def room_to_hand_on(self) -> int:
+        """Return how many blocks are copied out between these two passes at most."""
+        return min(self._threads.room_for_writes(), max(1, HAND_ON_BYTES // self._threads.block_bytes))
+
+    def write_some(self, blocks: Sequence[tuple[int, Key]]) -> None:
+        """Have blocks written, for which there is room, so that others read them."""
+        self._save(blocks, waits=False)
+        self._tally.count(handed_over=len(blocks))
+
+    def is_writing(self, key: Key) -> bool:
+        """Return whether the block is on its way to the store."""
+        return self._threads.is_writing(name_of(key))
 
     def hand_over(self) -> None:
         """Have the rest of it written before streams that were given up are told, if that pays for who reads it."""
-        left = self._hand_over.take(len(self._hand_over), self._is_kept)
+        left = self._hand_over.take(len(self._hand_over), self.is_kept)
         if self._is_worth_handing_over(len(left)) and self._has_readers(LOOK_S):
             self._tally.count(handed_over=len(left))
             self._save_until(left, self._clock() + HAND_OVER_S)
@@ -134,10 +144,11 @@ class BlockWriter:
         More of them would make room for each other, and those used last would go.
         """
         for block, key in islice(self._pool.iter_cached(), self._capacity):
-            if not self._is_kept(key):
+            if not self.is_kept(key):
                 yield block, key
 
-    def _is_kept(self, key: Key) -> bool:
+    def is_kept(self, key: Key) -> bool:
+        """Return whether the store has the block, or will."""
         name = name_of(key)
         return self._store.has(name) or self._threads.is_writing(name)
 
@@ -153,7 +164,7 @@ class BlockWriter:
 
     def _save(self, blocks: Sequence[tuple[int, Key]], *, waits: bool, deadline_s: float = 0.0) -> None:
         """Copy blocks out and have them written; those without room are lost, or wait for it until the deadline."""
-        left = [(block, key) for block, key in blocks if not self._is_kept(key)]
+        left = [(block, key) for block, key in blocks if not self.is_kept(key)]
         while left:
             room = self._threads.room_for_writes()
             if not room and waits and (left_s := deadline_s - self._clock()) > 0:

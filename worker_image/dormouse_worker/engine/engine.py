@@ -109,6 +109,7 @@ class Engine:
             images=message.images,
             num_source_tokens=message.num_source_tokens,
             source_end=source_room(message.num_source_tokens, size),
+            remote_decode=message.remote_decode,
         )
         self._scheduler.add(request)
         self.keeper.begin(request, message.kv_source)
@@ -127,8 +128,8 @@ class Engine:
     def step(self) -> StepOutputs | None:
         """Run one forward pass; None if there is nothing to do. A failing forward pass raises only GroupBroken."""
         self.keeper.turn()
-        if not self._under_way:
-            self.keeper.hand_on()
+        if not self._under_way and (departed := self.keeper.hand_on(self._scheduler.departing)):
+            return self.outputs(self.abort(departed))
         self._hand_over()
         if self._under_way:
             return self._collect()
@@ -170,8 +171,7 @@ class Engine:
             return self._fail(batch, error)
         self.num_failures_in_a_row = 0
         self._observe(batch, self._clock() - started_s, output.proposals)
-        odd, stuck = self._end_odd(output), self._end_stuck(output)
-        blind = self._end_unreadable(output)
+        odd, stuck, blind = self._end_odd(output), self._end_stuck(output), self._end_unreadable(output)
         for digest in output.encoded:
             self._scheduler.images.finish(digest)
         prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dormouse_worker.common.ipc import StoreCounts
 from dormouse_worker.common.kv_source import KvSource
@@ -36,8 +36,10 @@ class NoKeeper:
     def leave(self, *, is_leaving: bool, to_peers: bool = False) -> None:
         """See `BlockKeeper`."""
 
-    def hand_on(self) -> None:
-        """See `BlockKeeper`."""
+    def hand_on(self, departing: Sequence[Request] = ()) -> list[str]:
+        """See `BlockKeeper`: nobody departs."""
+        del departing
+        return []
 
     def hand_over(self) -> None:
         """See `BlockKeeper`."""

@@ -29,6 +29,17 @@ class Queues:
         """Return every request that gets further tokens, running ones first."""
         return [request.request_id for request in (*self.running, *self.waiting) if not request.is_leaving]
 
+    @property
+    def departing(self) -> list[Request]:
+        """Return who of the running is to go on elsewhere."""
+        return [request for request in self.running if request.remote_decode and not request.is_leaving]
+
+    def wait_for_held(self, timeout_s: float) -> None:
+        """Wait so long at most for what the first request that is held waits for, if there is one."""
+        held = next((request for request in self.waiting if request.is_held), None)
+        if held is not None:
+            held.await_held(timeout_s)
+
     def with_images(self, why: Mapping[bytes, str]) -> dict[str, str]:
         """Return which requests that get further tokens have one of these images, each with what is said of it."""
         return {

@@ -55,6 +55,9 @@ class Request:
     num_rejected_prediction_tokens: int = 0
     num_scored_draft_tokens: int = 0  # the same of all drafts
     num_accepted_draft_tokens: int = 0
+    remote_decode: bool = False  # another worker goes on with it once its prompt is computed
+    num_handed_blocks: int = 0  # set by `Departures`: so many of its first ones the store was given
+    departs_by_s: float | None = None  # set by `Departures` once it has answered
     restore: Preparation | None = None  # set by the block keeper: blocks of its beginning that are read from a store
     images: Sequence[ImageInput] = ()
     encoded_ahead: tuple[bytes, ...] = ()  # set by the scheduler: digests of images encoded for it while it waited

@@ -96,6 +96,11 @@ class Scheduler:
         """Return every request that gets further tokens, running ones first."""
         return self._queues.request_ids
 
+    @property
+    def departing(self) -> list[Request]:
+        """Return who of the running is to go on elsewhere."""
+        return self._queues.departing
+
     def add(self, request: Request) -> None:
         """Queue a request whose id is not known yet and whose tokens leave room for another."""
         assert request.num_tokens < self.limits.max_model_len
@@ -128,11 +133,9 @@ class Scheduler:
     def _fill(self) -> Pass:
         """Put in whatever goes into the next pass; perhaps nothing."""
         chosen = self._in_flight.choose(self._queues.running)
-        sharing = self._turns.take(chosen)
-        chosen = sharing or chosen
+        chosen = (sharing := self._turns.take(chosen)) or chosen
         most = self.limits.max_num_batched_tokens
-        beside = self._queues.running if self.limits.max_batches_under_way == 1 else ()
-        images = ImageTurn(self.images, most, beside)
+        images = ImageTurn(self.images, most, self._queues.running if self.limits.max_batches_under_way == 1 else ())
         current = Pass(most, self.limits.max_num_seqs - len(chosen), images, not sharing)
         current.spare_draft_rows = self.limits.max_num_seqs - self.num_running - self.num_waiting
         self._schedule_running(current, chosen)
@@ -190,9 +193,7 @@ class Scheduler:
 
     def wait_for_held(self, timeout_s: float) -> None:
         """Wait so long at most for what the first request that is held waits for, if there is one."""
-        held = next((request for request in self._queues.waiting if request.is_held), None)
-        if held is not None:
-            held.await_held(timeout_s)
+        self._queues.wait_for_held(timeout_s)
 
     def forget_ranks(self) -> None:
         """The ranks know nothing any more: introduce everything anew."""
@@ -277,8 +278,7 @@ class Scheduler:
 
     def _schedule_waiting(self, current: Pass) -> None:
         """Admit waiting sequences while there is room for them."""
-        num_places = min(self.limits.max_num_seqs, len(self._queues.running) + len(self._queues.waiting))
-        most = self._in_flight.share(num_places)
+        most = self._in_flight.share(min(self.limits.max_num_seqs, self.num_running + self.num_waiting))
         while len(current.sequences) < most and (request := self._admission.admit_next(current)) is not None:
             self._append(current, request, self._introduce(current, request, current.end_of(request)))
 

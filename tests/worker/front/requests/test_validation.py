@@ -254,6 +254,24 @@ def test_at_every_step_some_token_can_be_sampled(good, bad, field, count):
     )
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_gateway", "words"),
+    [
+        ({}, False, "remote_decode is true; allowed: only by the gateway"),
+        ({"resume": pb.Resume()}, True, "remote_decode is true beside resume; allowed: one of the two"),
+        (
+            {"sampling_params": pb.SamplingParams(n=2)},
+            True,
+            "sampling_params.n is 2; allowed: 1 where remote_decode is set",
+        ),
+    ],
+)
+def test_only_the_gateway_has_a_prompt_computed_alone_and_of_one_choice(fields, is_gateway, words):
+    request = make_request(remote_decode=True, **fields)
+    assert refusal(validation.check_request, request, VOCAB_SIZE, from_gateway=is_gateway) == words
+    validation.check_request(make_request(remote_decode=True), VOCAB_SIZE, from_gateway=True)
+
+
 def test_a_resumed_request_fits_and_has_a_known_seed():
     request = make_request(resume=pb.Resume(output_token_ids=[1, 2, 3]))
     assert refusal(validation.check_continuable, request, sampling(max_tokens=3)) is None

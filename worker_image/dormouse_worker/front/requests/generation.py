@@ -179,6 +179,7 @@ async def _begin(
             images,
             _kv_source(request.resume),
             opening.num_source_tokens,
+            request.remote_decode,
         )
         generation.open(order, samplings, caller.time_limit)
     return generation

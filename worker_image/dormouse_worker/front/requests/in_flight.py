@@ -63,6 +63,7 @@ class Order:
     images: list[ImageInput] = field(default_factory=list)  # in the order of their tokens
     kv_source: KvSource | None = None  # the worker that generated the output, if it may be asked for blocks
     num_source_tokens: int = 0  # the first of the prompt, which an encoder reads
+    remote_decode: bool = False  # another worker goes on once the prompt is computed
 
 
 class RequestTable:
@@ -159,8 +160,8 @@ class RequestTable:
         place = (order.priority, order.cache_salt, order.adapter)
         for key, (_, sampling) in zip(keys, choices, strict=True):
             known = (order.prompt_token_ids, sampling, order.output_token_ids)
-            predicted, num_source = order.prediction_token_ids, order.num_source_tokens
-            self._send(AddRequest(key, *known, *place, predicted, order.images, order.kv_source, num_source))
+            moves = (order.kv_source, order.num_source_tokens, order.remote_decode)
+            self._send(AddRequest(key, *known, *place, order.prediction_token_ids, order.images, *moves))
         return keys
 
     def open_pooling(

@@ -135,8 +135,9 @@ class OutputStream:
         if assembly.matched_stop is not None:
             self._finish(self._open_piece(), "stop", assembly.matched_stop)
         elif output.finish_reason is not None:
-            piece = self._open_piece()
-            piece.text += assembly.break_off() if output.finish_reason == "abort" else assembly.flush()
+            is_abort = output.finish_reason == "abort"
+            piece = self._new_piece() if is_abort and not output.token_ids else self._open_piece()  # gateways drop it
+            piece.text += assembly.break_off() if is_abort else assembly.flush()
             self._finish(piece, "stop" if assembly.matched_stop else output.finish_reason, assembly.matched_stop)
         if self.is_due:
             self._on_due()
@@ -173,6 +174,9 @@ class OutputStream:
     def _open_piece(self) -> Piece:
         if self._pieces and not self._pieces[-1].is_full:
             return self._pieces[-1]
+        return self._new_piece()
+
+    def _new_piece(self) -> Piece:
         piece = Piece(completion_tokens=self._assembly.num_tokens)
         self._pieces.append(piece)
         return piece

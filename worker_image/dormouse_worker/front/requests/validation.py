@@ -42,6 +42,8 @@ def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway:
     check_prompt(request, vocab_size)
     if request.HasField("resume"):
         check_resume(request, vocab_size, from_gateway=from_gateway)
+    if request.remote_decode:
+        _check_remote_decode(request, from_gateway=from_gateway)
 
 
 def check_size(request: pb.GenerateRequest | pb.TokenizeRequest) -> None:
@@ -101,6 +103,15 @@ def check_resume(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: 
         refuse("resume.choice_index", str(request.resume.choice_index), f"below {MAX_CHOICES}")
     check_token_ids("resume.output_token_ids", request.resume.output_token_ids, vocab_size)
     _check_kv_source(request.resume.kv_source)
+
+
+def _check_remote_decode(request: pb.GenerateRequest, *, from_gateway: bool) -> None:
+    if not from_gateway:
+        refuse("remote_decode", "true", "only by the gateway")
+    if request.HasField("resume"):
+        refuse("remote_decode", "true beside resume", "one of the two")
+    if request.sampling_params.n > 1:
+        refuse("sampling_params.n", str(request.sampling_params.n), "1 where remote_decode is set")
 
 
 def _check_kv_source(source: pb.KvSource) -> None:
