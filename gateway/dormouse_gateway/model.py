@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dormouse_api.canaries import ABORTED, try_of
-from dormouse_api.names import DEFAULT_MAX_NUM_SEQS, INFERENCE_PORT
+from dormouse_api.names import DEFAULT_MAX_NUM_SEQS, DEFAULT_MIN_PROMPT_TOKENS, INFERENCE_PORT
 from dormouse_api.short_names import Said, said_of
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey
@@ -54,6 +54,8 @@ class Deployment:
     max_held: int = 1000  # spec.lifecycle.maxHeldRequests, per gateway
     name_said: Said = Said.NOTHING  # what the operator says of its model name
     pods: Mapping[str, str] | None = field(default_factory=dict, hash=False)  # what the operator made: UID → revision
+    roles: Mapping[str, str] = field(default_factory=dict, hash=False)  # of these: UID → prefill or decode
+    min_prefill_tokens: int = DEFAULT_MIN_PROMPT_TOKENS  # of prompts computed apart: spec.roles.prefill.minPromptTokens
     is_scaled: bool = False  # spec.scaling: the operator writes its replicas
     has_http: bool = False  # spec.serving.inferencePool: its workers also serve HTTP, behind others' gateways
     sleep_level: int = 0  # while it is asleep: how deep; 0 = not known, or not asleep
@@ -98,6 +100,7 @@ class Endpoint:
     ready: bool  # as the pod's condition Ready, which includes our readiness gate: it may be given Generate
     revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
     model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+    role: str = ""  # prefill or decode, where its deployment has roles
     http_port: int = 0  # where it serves HTTP to who was let in by a gateway; 0 = nowhere
     openings: int = field(default=0, compare=False)  # how often the worker told that it takes requests again
 
@@ -129,7 +132,7 @@ def parse_deployment(obj: Resource) -> Deployment:
     asleep = _condition(status.get("conditions") or (), "Asleep")
     is_asleep = asleep.get("status") == "True"
     level = _LEVEL.search(asleep.get("message") or "") if is_asleep else None
-    lifecycle = spec.get("lifecycle") or {}
+    lifecycle, prefill = spec.get("lifecycle") or {}, (spec.get("roles") or {}).get("prefill") or {}
     return Deployment(
         key=ObjectKey(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
@@ -145,6 +148,8 @@ def parse_deployment(obj: Resource) -> Deployment:
         max_held=int(lifecycle.get("maxHeldRequests", Deployment.max_held)),
         name_said=said_of(status, model_name),
         pods=_own_pods(status),
+        roles={pod["uid"]: pod["role"] for pod in status.get("pods") or () if pod.get("role")},
+        min_prefill_tokens=int(prefill.get("minPromptTokens", Deployment.min_prefill_tokens)),
         is_scaled=bool(spec.get("scaling")),
         has_http=bool((spec.get("serving") or {}).get("inferencePool")),
         sleep_level=int(level[1]) if level else 0,

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from grpc import aio
 
 from dormouse_api.limits import MAX_MESSAGE_BYTES
 from dormouse_api.mutual_tls import TlsError
-from dormouse_api.names import INFERENCE_SERVICE
+from dormouse_api.names import INFERENCE_SERVICE, PREFILL
 from dormouse_api.status import CallError, to_grpc_status
 from dormouse_gateway.call import UNTRACED, Call, Constraints, RequestTrace, Traces, Write
 from dormouse_gateway.canary.canaries import Canaries, Sighting
@@ -41,6 +41,7 @@ from dormouse_gateway.migrate.progress import may_be_last
 from dormouse_gateway.model import Endpoint
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.demand import read_demand
+from dormouse_gateway.routing.roles import REMOTE_DECODE, role_of
 from dormouse_gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
 from dormouse_gateway.workers.channels import Channels
 
@@ -202,6 +203,10 @@ class InferenceProxy:
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, record.client), flow=caller.flow)
         salt = requests.sent_salt(metadata)
         demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)
+        if deployment.roles:
+            can_hand_over, least = self._router.pool.can_hand_over(deployment.key), deployment.min_prefill_tokens
+            role = role_of(request, demand, least_tokens=least, can_hand_over=can_hand_over)
+            demand = replace(demand, role=role)
         call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)
         return record.trace.routed(call, request)
 
@@ -230,8 +235,9 @@ class InferenceProxy:
     def _begin(self, call: Call, endpoint: Endpoint) -> Any:
         """Send the call to a worker. Raises CallError where this gateway could not prove itself there."""
         timeout_s = max(0.0, call.deadline - self._clock())
+        body = call.body + REMOTE_DECODE if call.demand.role == endpoint.role == PREFILL else call.body
         try:
-            return self._channels.call(endpoint.id, call.method, call.body, timeout_s=timeout_s, metadata=call.metadata)
+            return self._channels.call(endpoint.id, call.method, body, timeout_s=timeout_s, metadata=call.metadata)
         except TlsError as error:
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"the gateway is not known to workers: {error}") from error
 

@@ -257,7 +257,8 @@ def _own(deployment: Deployment, told: Iterable[Endpoint]) -> Iterator[Endpoint]
         if own is None:
             yield endpoint
         elif endpoint.id.pod_uid in own:
-            yield replace(endpoint, revision=own[endpoint.id.pod_uid])
+            uid = endpoint.id.pod_uid
+            yield replace(endpoint, revision=own[uid], role=deployment.roles.get(uid, ""))
 
 
 def _parsed(parse: Callable[[Resource], _T | None], obj: Resource | None) -> _T | None:

@@ -41,7 +41,9 @@ class History:
         """Begin with none."""
         self._room = room
         self._size = 0
+        self._reserved = 0  # of the size, what no message has taken yet
         self.messages: list[bytes] = []
+        self.ending = b""  # the message, kept from the client, by which its worker gave the stream up
         self.last = b""  # the message that came last, kept in any case
         self.num_messages = 0
         self.is_cut = False
@@ -58,6 +60,13 @@ class History:
         """Give the room back."""
         self._release()
 
+    def reserve(self, size: int) -> bool:
+        """Take room for messages to come; False, and nothing taken, if it is not there."""
+        is_there = size <= self._room.stream_bytes and self._room.take(size)
+        if is_there:
+            self._size = self._reserved = size
+        return is_there
+
     def add(self, raw: bytes) -> None:
         """Keep a message that the client has got."""
         self.num_messages += 1
@@ -65,6 +74,9 @@ class History:
         if self.is_cut:
             return
         size = len(raw) + _OVERHEAD_BYTES
+        used = min(size, self._reserved)
+        self._reserved -= used
+        size -= used
         if self._size + size > self._room.stream_bytes or not self._room.take(size):
             self.is_cut = True
             self._release()
@@ -79,5 +91,5 @@ class History:
 
     def _release(self) -> None:
         self._room.give_back(self._size)
-        self._size = 0
+        self._size = self._reserved = 0
         self.messages.clear()

@@ -18,6 +18,7 @@ import grpc
 
 from dormouse_api.image_wire import excess
 from dormouse_api.limits import MAX_MESSAGE_BYTES
+from dormouse_api.names import DECODE, PREFILL
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.call import Attempt, Call, Constraints, Write
@@ -29,12 +30,14 @@ from dormouse_gateway.migrate.kv_source import SourceOf
 from dormouse_gateway.migrate.progress import Choice, Gap, Progress, Splice
 
 _LOG = logging.getLogger(__name__)
+_PREFILL_BYTES = 16 << 10  # of what a worker says that only computes the prompt, about: kept in any case
 
 
 class Outcome(StrEnum):
     """How the move of a stream went."""
 
     DONE = "done"  # the client has everything
+    HANDED_OVER = "handed_over"  # the same, as planned: one worker computed the prompt, another one said the rest
     NOBODY = "nobody"  # no other worker that runs the same
     TOO_LARGE = "too_large"  # more was said than is kept, or than a request may hold
     LIMIT = "limit"  # moved too often
@@ -104,7 +107,8 @@ class Migrator:
     async def go(self, call: Call, write: Write, attempt: Attempt) -> None:
         """See the call through. Raises CallError if nobody can take it, WorkerFailure if no worker got it done."""
         with History(self.room) as history:
-            failure = await self._begin(call, _until_stopped(call, write, history.add), attempt, history)
+            call = self._planned(call, history)
+            failure = await self._begin(call, _until_stopped(call, write, history), attempt, history)
             if failure is None:
                 return
             if not history.num_messages or not failure.is_break or not _may_move(call):
@@ -113,6 +117,12 @@ class Migrator:
                 await self._hear_on(call, write, attempt, failure, history)
                 return
             await self._go_on(call, write, attempt, history, failure)
+
+    def _planned(self, call: Call, history: History) -> Call:
+        """Return the call as it goes: whole to one worker where there is no room for what two of them need."""
+        if call.demand.role != PREFILL or history.reserve(_PREFILL_BYTES):
+            return call
+        return replace(call, demand=replace(call.demand, role=DECODE))
 
     async def _begin(self, call: Call, write: Write, attempt: Attempt, history: History) -> WorkerFailure | None:
         """Ask one worker after the other until one has begun; where there is no other, the last failure stands."""
@@ -177,11 +187,9 @@ class Migrator:
         """Continue a stream that has begun, and count how that went. Raises WorkerFailure."""
         outcome = Outcome.CANCELLED
         try:
-            move = _Move(
-                call, write, attempt, _progress(call, history, failure, self.room.stream_bytes), self._source_of
-            )
-            await self._move(move, failure)
-            outcome = Outcome.DONE
+            told = _progress(call, history, failure, self.room.stream_bytes)
+            await self._move(_Move(call, write, attempt, told, self._source_of), failure)
+            outcome = Outcome.DONE if told.has_moved else Outcome.HANDED_OVER
         except _Stuck as stuck:
             outcome = stuck.outcome
             raise replace(stuck.failure, then=stuck.why) from stuck
@@ -193,7 +201,7 @@ class Migrator:
 
     async def _move(self, move: _Move, failure: WorkerFailure) -> None:
         """Continue all unfinished choices side by side. Raises what the first one raised that could not end."""
-        if move.progress.unfinished:
+        if move.progress.unfinished and move.progress.has_moved:
             _LOG.warning("%s; going on elsewhere: %r", failure, move.progress)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -204,9 +212,9 @@ class Migrator:
 
     async def _finish(self, move: _Move, choice: Choice, failure: WorkerFailure) -> None:
         """Continue one choice until it has ended. Raises _Stuck, WorkerFailure."""
-        where = Constraints(like=failure.endpoint)
-        for num_left in reversed(range(self._max_moves)):
-            where = replace(where.after(failure), may_leave=partial(bool, num_left))
+        where, has_moved = Constraints(like=failure.endpoint), move.progress.has_moved
+        for num_left in reversed(range(self._max_moves + (not has_moved))):
+            where = replace(where.after(failure) if has_moved else where, may_leave=partial(bool, num_left))
             outcome = await _continue(move, choice, where, failure)
             if choice.is_finished:
                 return
@@ -216,7 +224,8 @@ class Migrator:
                 raise _Stuck(Outcome.REFUSED, failure, f"the next worker did not take the rest: {outcome.message}")
             if not outcome.may_go_on_elsewhere:
                 raise outcome
-            failure = outcome
+            failure, has_moved = outcome, True
+            move.progress.has_moved = True
             _LOG.warning("%s; choice %d goes on elsewhere", failure, choice.index)
         raise _Stuck(Outcome.LIMIT, failure, f"it moved {self._max_moves} times already")
 
@@ -256,12 +265,15 @@ def _progress(call: Call, history: History, failure: WorkerFailure, stream_bytes
     if not failure.endpoint.revision:
         raise _Stuck(Outcome.NOBODY, failure, "its revision is not known")
     try:
-        return progress.read(call.body, history.take_messages())
+        told = progress.read(call.body, history.take_messages())
     except Gap as gap:
         raise _Stuck(Outcome.BROKEN, failure, str(gap)) from gap
+    if history.ending and call.demand.role == failure.endpoint.role == PREFILL:
+        told.prefill, told.has_moved = pb.GenerateResponse.FromString(history.ending), False
+    return told
 
 
-def _until_stopped(call: Call, write: Write, keep: Callable[[bytes], None] = lambda _: None) -> Write:
+def _until_stopped(call: Call, write: Write, history: History | None = None) -> Write:
     """Return a `write` that also keeps what the client took.
 
     It does not pass on that a worker gave a choice up: that one can be continued.
@@ -270,9 +282,12 @@ def _until_stopped(call: Call, write: Write, keep: Callable[[bytes], None] = lam
 
     async def pass_on(raw: bytes) -> None:
         if is_generate and progress.is_abort(raw):
+            if history:
+                history.ending = raw
             raise WorkerStopped
         await write(raw)
-        keep(raw)
+        if history:
+            history.add(raw)
 
     return pass_on
 

@@ -50,6 +50,8 @@ class Progress:
         """Begin with nothing."""
         self.choices = [Choice(index) for index in range(num_choices)]
         self.adapter_digest = ""  # of what answers; the first message tells it
+        self.prefill: pb.GenerateResponse | None = None  # the last words of the worker that only computed the prompt
+        self.has_moved = True  # from a worker that was to end it
 
     def __repr__(self) -> str:
         """Show how many tokens of each choice are there, and which have ended."""
@@ -122,8 +124,10 @@ class Splice:
         del response.prompt_logprobs[:num_repeated]
         self._num_repeated -= num_repeated
         self._choice.take(response)
-        response.migrated = self._choice.is_finished
+        response.migrated = self._choice.is_finished and self._progress.has_moved
         self._join_usage(response)
+        if self._progress.prefill and self._choice.is_finished:
+            _tell_of_prompt(response, self._progress.prefill)
         return bytes(response.SerializeToString())
 
     def _join_usage(self, response: pb.GenerateResponse) -> None:
@@ -132,6 +136,14 @@ class Splice:
             response.ClearField("usage")
         elif response.HasField("usage"):
             response.usage.completion_tokens = sum(len(choice.token_ids) for choice in self._progress.choices)
+
+
+def _tell_of_prompt(response: pb.GenerateResponse, prefill: pb.GenerateResponse) -> None:
+    """Say of the prompt what the worker said that computed it."""
+    response.timings.queue_seconds = prefill.timings.queue_seconds
+    response.timings.prefill_seconds = prefill.timings.prefill_seconds
+    if response.HasField("usage"):
+        response.usage.cached_tokens = prefill.usage.cached_tokens
 
 
 def is_abort(raw: bytes) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from dormouse_api.names import DECODE
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -20,6 +22,7 @@ class Demand:
     num_choices: int = 1
     tokens_per_message: int = 1  # of the answer
     prefix: int | None = None  # 64 bits: equal where prompts begin alike and may share cached blocks; None = too short
+    role: str = ""  # of the workers that shall have it, prefill or decode, while one of them is ready; "" = any
     adapter: int | None = None  # 64 bits: which LoRA adapter of the deployment shall answer; None = the base model
 
     @property
@@ -35,7 +38,8 @@ class Demand:
     def rest(self, num_done: int) -> Demand:
         """Return what it costs to have one choice continued of which so many tokens are there."""
         left = max(0, self.output_tokens - num_done)
-        return replace(self, prompt_tokens=self.prompt_tokens + num_done, output_tokens=left, num_choices=1)
+        prompt_tokens, role = self.prompt_tokens + num_done, self.role and DECODE
+        return replace(self, prompt_tokens=prompt_tokens, output_tokens=left, num_choices=1, role=role)
 
 
 NOTHING = Demand()

@@ -75,7 +75,8 @@ class Metrics:
         )
         self._migrated = Counter(
             "dormouse_migrated",
-            "Streams that lost their worker after they had begun, by how that went: done = ended elsewhere.",
+            "Streams that lost their worker after they had begun, by how that went: done = ended elsewhere, "
+            "handed_over = the same as planned, as their first worker was to compute the prompt alone.",
             ["outcome"],
             registry=self._registry,
         )

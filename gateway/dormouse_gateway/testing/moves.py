@@ -32,6 +32,12 @@ STORIES: tuple[tuple[Word, ...], ...] = (
     (Word(31, ""), Word(32, "日"), Word(33, "e"), Word(34, "f")),
 )
 NUM_PROMPT_LOGPROBS = 3
+HANDED_OVER = pb.GenerateResponse(  # the last words of a worker whose stream another one goes on with
+    text="lost",
+    finish_reason=pb.FINISH_REASON_ABORT,
+    usage=pb.Usage(cached_tokens=3),
+    timings=pb.Timings(queue_seconds=0.25, prefill_seconds=0.5, decode_seconds=9),
+)
 PROMPT_TOKENS = 4
 
 
@@ -69,6 +75,9 @@ class Narrator(FakeWorker):
                 return
             if number + 1 == self.holds_after:
                 await self.gate.wait()
+            if request.remote_decode and message.token_ids:
+                yield HANDED_OVER
+                return
         if mortal and self.death != "abort":
             await self._end(context)
 

@@ -56,7 +56,9 @@ def _containers(spec: Resource) -> list[Any]:
 def own_pod(pod: Resource) -> dict[str, str]:
     """Return what the operator writes of a stored pod that it made."""
     metadata = pod["metadata"]
-    return {"name": metadata["name"], "uid": metadata["uid"], "revision": metadata["labels"].get(LABEL_REVISION, "")}
+    role = {"role": metadata["labels"]["role"]} if "role" in metadata["labels"] else {}  # a label of tests alone
+    revision = metadata["labels"].get(LABEL_REVISION, "")
+    return {"name": metadata["name"], "uid": metadata["uid"], "revision": revision, **role}
 
 
 def _deployment(labels: Any) -> dict[str, str]:

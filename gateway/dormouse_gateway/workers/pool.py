@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from dormouse_api.names import DECODE, PREFILL
 from dormouse_gateway.activity import WorkerLoad
 from dormouse_gateway.model import Endpoint, EndpointId
 from dormouse_gateway.routing.breaker import Breaker, State
@@ -151,12 +152,15 @@ class EndpointPool:
     ) -> Ticket | None:
         """Choose an endpoint and count the request; None if there is none. Ready ones go first where both will do.
 
-        With `like`, only endpoints that run the same will do; with `batch`, those that have room for one more. Those
-        of `tried` will not that have not begun anew since: its values are their `openings`.
+        Of the role that the demand names, while one of them takes requests. With `like`, only endpoints that run the
+        same will do; with `batch`, those that have room for one more. Those of `tried` will not that have not begun
+        anew since: its values are their `openings`.
         """
-        slots = [slot for slot in self._slots_of(deployment) if not _was_tried(slot.endpoint, tried)]
+        slots: Sequence[Slot] = [slot for slot in self._slots_of(deployment) if not _was_tried(slot.endpoint, tried)]
         if like is not None:
             slots = [slot for slot in slots if like.runs_the_same(slot.endpoint)]
+        if demand.role:
+            slots = self._of_role(slots, demand.role)
         ready = self._admitting(slots, is_last_resort=like is not None)
         if batch:
             ready = [slot for slot in ready if slot.room.takes(slot.outstanding, batch)]
@@ -183,6 +187,20 @@ class EndpointPool:
     def states(self) -> Counter[tuple[ObjectKey, str]]:
         """Return the number of endpoints per deployment and state: ready, running (but not ready), retired."""
         return Counter((slot.endpoint.deployment, _state(slot)) for slot in self._all())
+
+    def can_hand_over(self, deployment: ObjectKey) -> bool:
+        """Return whether a worker for prompts is ready, and one for decoding that runs the same."""
+        endpoints = [slot.endpoint for slot in self._slots_of(deployment) if self._takes_requests(slot)]
+        decoding = [endpoint for endpoint in endpoints if endpoint.role == DECODE]
+        return any(endpoint.role == PREFILL and any(map(endpoint.runs_the_same, decoding)) for endpoint in endpoints)
+
+    def _of_role(self, slots: Sequence[Slot], role: str) -> Sequence[Slot]:
+        """Return those with this role, or all while none of them takes requests."""
+        having = [slot for slot in slots if slot.endpoint.role == role]
+        return having if any(map(self._takes_requests, having)) else slots
+
+    def _takes_requests(self, slot: Slot) -> bool:
+        return slot.is_ready and slot.state(self.clock()) is not State.OPEN
 
     def _admitting(self, slots: Sequence[Slot], *, is_last_resort: bool) -> Sequence[Slot]:
         """Return who is ready and lets one in. A stream that lost its worker probes none if it can go on elsewhere."""
