@@ -49,7 +49,7 @@ class Worker:
     ) -> None:
         self.model = model
         self.port, self.control_port, self.metrics_port = port or free_port(), free_port(), free_port()
-        self._pod_uid = pod_uid
+        self.pod_uid = pod_uid
         command = [bare_python(), "-m", "dormouse_worker", "--model", str(model), "--served-model-name", "tiny"]
         command += ["--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--memory-limit", "2Gi"]
         command += ["--max-num-seqs", "8", "--max-num-batched-tokens", "128", "--port", str(self.port)]
@@ -76,7 +76,7 @@ class Worker:
     def operate(self, method: str, request: object, timeout_s: float = PATIENCE_S) -> object:
         """Call WorkerControl in the operator's role."""
         call = getattr(self.control, method)
-        return call(request, timeout=timeout_s, metadata=proof(Role.OPERATOR, self._pod_uid), wait_for_ready=True)
+        return call(request, timeout=timeout_s, metadata=proof(Role.OPERATOR, self.pod_uid), wait_for_ready=True)
 
     def report(self) -> control.MemoryReport:
         """Return what the profile run measured, waiting until it is there."""
@@ -100,7 +100,7 @@ class Worker:
         watch = self.control.WatchStatus(
             control.GetStatusRequest(),
             timeout=timeout_s,
-            metadata=proof(Role.OPERATOR, self._pod_uid),
+            metadata=proof(Role.OPERATOR, self.pod_uid),
             wait_for_ready=True,
         )
         found: control.WorkerStatus = next(status for status in watch if holds(status))
@@ -155,8 +155,8 @@ def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     log_path = tmp_path_factory.mktemp("worker") / "log"
     with log_path.open("wb") as log:
 
-        def start(model: Path, *flags: str, prefix: Sequence[str] = ()) -> Worker:
-            workers.append(Worker(model, log, *flags, prefix=prefix))
+        def start(model: Path, *flags: str, prefix: Sequence[str] = (), pod_uid: str = POD_UID) -> Worker:
+            workers.append(Worker(model, log, *flags, prefix=prefix, pod_uid=pod_uid))
             return workers[-1]
 
         yield start

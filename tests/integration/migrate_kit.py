@@ -71,8 +71,8 @@ def check_same(told, whole):
 class Reader:
     """Reads one stream, in two parts."""
 
-    def __init__(self, house, params):
-        request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=PROMPT), sampling_params=params)
+    def __init__(self, house, params, prompt=PROMPT):
+        request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=prompt), sampling_params=params)
         self.call = house.stub.Generate(request, timeout=120)
         self.answer = Answer()
         self._num_choices = params.n or 1

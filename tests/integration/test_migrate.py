@@ -14,7 +14,7 @@ import pytest
 from grpc import aio
 from transformers import AutoTokenizer
 
-from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID
+from dormouse_api.testing_tickets import GATEWAY_SEED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from dormouse_api.v1 import worker_control_pb2 as control
@@ -64,12 +64,12 @@ def byte_tokens(tiny_model):
 
 
 @asynccontextmanager
-async def gateway_of(workers):
+async def gateway_of(workers, **spec):
     """Run a gateway that knows these workers; only the first gets requests. Yield a stub, and the API server."""
     kube = ControlledKube()
-    kube.put(INFERENCE_DEPLOYMENTS, infd("tiny"))
+    kube.put(INFERENCE_DEPLOYMENTS, infd("tiny", **spec))
     for index, worker in enumerate(workers):
-        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}", uid=POD_UID))
+        kube.put(PODS, pod(f"w{index}", "tiny", f"127.0.0.1:{worker.port}", uid=worker.pod_uid))
     free = {"port": 0, "control_port": 0, "metrics_port": 0, "http_port": 0}
     settings = Settings(host="127.0.0.1", lame_duck_s=0, drain_timeout_s=5, **free)
     gateway = Gateway(settings, Seeds((GATEWAY_SEED,)), kube, rng=random.Random(1))

@@ -6,6 +6,7 @@ CUDA = {"device": "cuda"}
 OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 POOL = {"name": "shared"}
 STORE = {"size": "1Gi"}
+ROLES = {"prefill": {"replicas": 2}}
 DRAFT = "pvc://drafts/small"
 WITH_VLLM = {"image": "worker-vllm:1", "engine": {"runtime": "vllm", "device": "cpu"}}
 NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal names
@@ -25,6 +26,16 @@ NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal name
     ({"lifecycle": {"spareEngine": True}}, "lifecycle.spareEngine"),
     ({"lifecycle": {"desiredState": "Asleep"}}, "lifecycle.sleepLevel"),
     ({"rollout": {"strategy": "SleepSwap"}}, "rollout.strategy"),
+]
+KEPT = {"engine": {"kvStore": STORE}, "replicas": 3}
+NOT_WITH_ROLES = [  # what is said beside them
+    ({"replicas": 3}, ["spec.roles needs spec.engine.kvStore"]),
+    ({**KEPT, "replicas": 2}, ["spec.replicas must be above spec.roles.prefill.replicas"]),
+    ({**KEPT, "scaling": {"minReplicas": 2, "maxReplicas": 4}}, ["spec.scaling.minReplicas must be above"]),
+    ({**KEPT, "serving": {"inferencePool": True}}, ["spec.roles needs spec.serving.inferencePool false"]),
+    ({**KEPT, "roles": {}}, ["spec.roles.prefill", "Required"]),
+    ({**KEPT, "roles": {"prefill": {"replicas": 0}}}, ["spec.roles.prefill.replicas", "0", "1"]),
+    ({**KEPT, "roles": {"prefill": {"replicas": 1, "minPromptTokens": 0}}}, ["minPromptTokens", "0", "1"]),
 ]
 REFUSED = [
     ({"engine": {"runtime": "sglang"}}, ["spec.engine.runtime", "sglang", "vllm"]),
@@ -98,6 +109,7 @@ REFUSED = [
         {"engine": {"kvStore": STORE}, "task": "embed"},
         ["spec.engine.kvStore", "embed, classify, score and transcribe do not"],
     ),
+    *((({"roles": ROLES} | spec), words) for spec, words in NOT_WITH_ROLES),
     ({"engine": {"compileSizes": [8, 2049]}}, ["spec.engine.compileSizes", "maxNumBatchedTokens, 2048"]),
     (
         {"engine": {"compileSizes": [8]}, "parallelism": {"tensor": 2}},

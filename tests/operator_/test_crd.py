@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dormouse_api.names import DEFAULT_MIN_PROMPT_TOKENS
 from dormouse_kube.api import Kind
 from dormouse_kube.errors import Conflict, Invalid, KubeError
 from dormouse_operator.model import KvStore, Prewarm
@@ -165,8 +166,11 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
     embedder = await client.create(kind, manifest(kind, "embedder", task="embed", scaling={"maxReplicas": 2}))
     assert parse_deployment(embedder).engine.task == "embed"
     store = {"device": "cpu", "kvStore": {"size": "1.5Gi", "claimName": "kv"}}
-    keeper = await client.create(kind, manifest(kind, "keeper", engine=store))
+    roles = {"replicas": 2, "roles": {"prefill": {"replicas": 1}}}
+    keeper = await client.create(kind, manifest(kind, "keeper", engine=store, **roles))
     assert parse_deployment(keeper).engine.kv_store == KvStore(3 * 2**29, "kv")
+    assert keeper["spec"]["roles"]["prefill"] == {"replicas": 1, "minPromptTokens": DEFAULT_MIN_PROMPT_TOKENS}
+    await client.patch_scale(kind, "default", "keeper", replicas=0, field_manager="dormouse-scaler")
     drafting = {"enableLora": True, "speculation": {"method": "ngram"}}
     adapted = await client.create(kind, manifest(kind, "adapted", engine=drafting))
     assert adapted["spec"]["engine"]["speculation"] == {"method": "ngram", "maxTokens": 8}

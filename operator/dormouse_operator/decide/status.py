@@ -186,11 +186,12 @@ def _own_pods(situation: Situation) -> list[dict[str, Any]]:
     """Return whom gateways may give requests: what the operator made for this object. Also none is said."""
     mine = (pod for pod in situation.pods if pod.owner_uid == situation.deployment.uid)
     own = sorted(mine, key=lambda pod: (pod.is_deleting, pod.name))[:_MOST_PODS]
-    return [_write_pod(pod, situation.observed.devices.get(pod.name, ())) for pod in own]
+    roles, devices = situation.deployment.roles, situation.observed.devices
+    return [_write_pod(pod, devices.get(pod.name, ()), roles.role_of(pod.index) if roles else "") for pod in own]
 
 
-def _write_pod(pod: Pod, devices: Sequence[str]) -> dict[str, Any]:
-    held = {"devices": list(devices)} if devices else {}
+def _write_pod(pod: Pod, devices: Sequence[str], role: str) -> dict[str, Any]:
+    held = ({"role": role} if role else {}) | ({"devices": list(devices)} if devices else {})
     return {"name": pod.name, "uid": pod.uid, "revision": pod.revision} | held
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from dormouse_operator.model.adapters import Adapter
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.model.recorded import RecordedStatus
+from dormouse_operator.model.roles import Roles
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 SleepLevel = Literal[1, 2, 3]
@@ -285,5 +286,6 @@ class Deployment:
     serving: Serving = Serving()
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
+    roles: Roles | None = None  # None: all replicas do the same
     canary: Canary | None = None  # it takes a share of another one's requests
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -28,6 +28,7 @@ from dormouse_operator.parse.adapters import parse_adapters, parse_names
 from dormouse_operator.parse.lifecycle import parse_lifecycle
 from dormouse_operator.parse.queues import with_queue
 from dormouse_operator.parse.recorded import parse_status
+from dormouse_operator.parse.roles import parse_roles
 from dormouse_operator.parse.runtimes import require_fitting_runtime
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
@@ -75,6 +76,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         adapter_claims=parse_names(spec.get("adapterClaims") or ()),
         adapter_secrets=parse_names(spec.get("adapterSecrets") or ()),
         serving=_parse_serving(spec.get("serving") or {}),
+        roles=parse_roles(spec),
         canary=_parse_canary(raw),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )

@@ -236,3 +236,16 @@ async def test_a_name_that_a_foreign_pod_took_is_passed_over(rig):
     await rig.settle()
     assert f"{taken}-1" in rig.pods
     assert rig.status["readyReplicas"] == 2
+
+
+async def test_a_change_of_roles_is_told_of_the_pods_that_are_there_and_restarts_none(rig):
+    engine = {"device": "cpu", "kvStore": {"size": "1Gi"}}
+    await rig.serving(replicas=3, engine=engine)
+    workers = [rig.worker(index) for index in range(3)]
+    told = []
+    for count in (1, 2):
+        rig.apply(replicas=3, engine=engine, roles={"prefill": {"replicas": count}})
+        await rig.settle()
+        told.append([pod["role"] for pod in rig.status["pods"]])
+    assert told == [["prefill", "decode", "decode"], ["prefill", "prefill", "decode"]]
+    assert [rig.worker(index) for index in range(3)] == workers
