@@ -234,4 +234,7 @@ def test_the_end_of_a_worker_leaves_what_is_half_read(make_rank, tiny_model, tmp
     rank = make_rank(clock=clock)
     half_read(rank, write_adapter(tmp_path / "c", tiny_model, seed=7))
     assert rank.command(Shutdown()) == ""
+    for thread in threading.enumerate():
+        if thread.name == "adapter":  # at its next pause at the latest, if the machine kept it from one
+            thread.join(timeout=30)
     assert "adapter" not in [thread.name for thread in threading.enumerate()]

@@ -56,6 +56,14 @@ def test_what_came_back_meanwhile_waits_for_its_owner(storage):
     assert pieces.finish() == "read"
 
 
+def test_what_stopped_before_its_owner_came_again_does_not_keep_its_owner_waiting(storage):
+    pieces = reading(storage)
+    storage.answers.set()
+    pieces._stopped.acquire()  # it waits at its next pause
+    pieces._stopped.release()
+    assert pieces.finish() == "read"
+
+
 def test_what_does_not_stop_is_left_without_waiting_and_ends_when_it_can(storage):
     pieces = reading(storage)
     pieces.leave()

@@ -46,9 +46,12 @@ class Pieces(Generic[T]):
 
         `patience_s` is how much longer it is waited for then.
         """
+        was_out = self.is_out
         self._deadline_s = self._clock() + seconds
         if not self.is_done:
             self._wake(seconds + patience_s)
+        if was_out and not (self.is_out or self.is_done) and self._clock() < self._deadline_s:
+            self._wake(seconds + patience_s)  # it had stopped before, when its time of then was over
         return self.is_done
 
     def finish(self) -> T:
