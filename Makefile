@@ -6,6 +6,9 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := api/dormouse_api kube/dormouse_kube operator/dormouse_operator gateway/dormouse_gateway worker_image/dormouse_worker cli/dormouse_cli cli/dormouse_conformance
 
+# in the same order each time: whoever waits for the answer asks about a change, not about luck
+STEADY := $(PY) -m pytest --randomly-seed=1
+
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse
 
@@ -66,17 +69,17 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(PY) -m pytest -n 3 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
-	$(PY) -m pytest -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(STEADY) -n 3 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
+	$(STEADY) -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
-	$(PY) -m pytest -n 2 --dist loadfile -m "not cluster and not gpu and not slow" tests/integration --durations=10
+	$(STEADY) -n 2 --dist loadfile -m "not cluster and not gpu and not slow" tests/integration --durations=10
 
 .PHONY: faults
 faults: prepare ## What operator and gateway survive, quick part: real API server, real processes, broken network (2-3 minutes)
 	$(PY) -m localkube.extras
-	$(PY) -m pytest -n 2 -m "not slow" tests/faults --durations=10
+	$(STEADY) -n 2 -m "not slow" tests/faults --durations=10
 
 .PHONY: cluster
 cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CONTEXT)
@@ -84,7 +87,7 @@ cluster: prepare ## Start the local Kubernetes (or check the one of DORMOUSE_CON
 
 .PHONY: e2e
 e2e: install model ready ## Tests on the real cluster
-	$(PY) -m pytest -n 2 --dist loadfile -m "cluster and not slow" $(CLUSTER) --durations=10
+	$(STEADY) -n 2 --dist loadfile -m "cluster and not slow" $(CLUSTER) --durations=10
 
 .PHONY: e2e-nodes
 e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4 minutes)
