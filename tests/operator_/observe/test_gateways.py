@@ -89,10 +89,8 @@ async def test_what_a_gateway_tells_is_read_with_its_ages_on_our_clock():
 
 async def test_a_gateway_that_is_silent_is_lost():
     async with served(MadeUp(pb.ActivityUpdate(), ends=False)) as address:
-        stream = GrpcGateways("x:1", BOOK, silence_s=0.05).watch(address)
-        await anext(stream)
         with pytest.raises(GatewayLost, match=r"was silent for 0\.05 s"):
-            await anext(stream)
+            [_ async for _ in GrpcGateways("x:1", BOOK, silence_s=0.05).watch(address)]
 
 
 async def test_a_gateway_that_is_not_there_is_lost():
