@@ -1,18 +1,19 @@
 """Finds a worker for a request: at once where one has room, else after it waited in line. Owns line and timers.
 
-All doors (gRPC, HTTP) call `lease`; nothing here knows how they speak. The decisions stand in `line`, `room` and
-`pool`; here they are made whenever something changed (`review`), and carried out.
+All doors (gRPC, HTTP) call `lease`; nothing here knows how they speak. The decisions stand in `line`, `granting`,
+`room` and `pool`; here they are made whenever something changed (`review`), and carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dormouse_api.status import CallError
 from dormouse_gateway.hold import refusals
 from dormouse_gateway.hold.alarms import Alarms
+from dormouse_gateway.hold.granting import Granting, refuse
 from dormouse_gateway.hold.lease_request import LeaseRequest
 from dormouse_gateway.hold.line import HoldQueue
 from dormouse_gateway.hold.places import Places
@@ -24,10 +25,8 @@ from dormouse_gateway.model import Deployment, Endpoint, EndpointId
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.routing.policy import NOTHING, Demand
 from dormouse_gateway.workers.pool import NOBODY
-from dormouse_gateway.workers.room import WorkerCapacity
 from dormouse_kube.reflector import ObjectKey
 
-TRUST_AGAIN_S = 1.0  # a worker that lost a stream and goes on saying that it takes requests has it offered then
 _TICK_S = 1.0  # everything is told; should something not be, the line moves on all the same
 
 
@@ -53,6 +52,7 @@ class Holder:
         self._on_end = on_end
         self.clock = clock
         self._queue: HoldQueue[LeaseRequest] = HoldQueue(settings.limits)
+        self._granting = Granting(router, self._places, self._queue)
         self._slept = Slept(router.pool)
         self._alarms = Alarms(self.review)
         self._is_closed = False
@@ -146,7 +146,7 @@ class Holder:
             return
         refusal = _refusal(key, deployment, is_awake=is_awake)
         if refusal or deployment is None:
-            self._refuse(self._queue.take_all(key), refusal)
+            refuse(self._queue.take_all(key), refusal)
         else:
             terms = self._policy(deployment, is_awake=is_awake)
             self._queue.turn(key, terms, self.clock())
@@ -157,7 +157,7 @@ class Holder:
         """Refuse everyone who waits, and from now on everyone who would have to."""
         self._is_closed = True
         for key in self._queue.lines():
-            self._refuse(self._queue.take_all(key), refusals.ending())
+            refuse(self._queue.take_all(key), refusals.ending())
             self._settle(key)
 
     def _request(self, deployment: Deployment, wait: HoldTicket, demand: Demand) -> LeaseRequest:
@@ -188,7 +188,7 @@ class Holder:
             if other is None:
                 raise
             self._queue.leave(other)
-            self._refuse([other], refusals.hold_full(deployment, str(error)))
+            refuse([other], refusals.hold_full(deployment, str(error)))
             self._queue.enter(request, terms, max_requests=deployment.max_held)
 
     def _look_at(self, deployment: Deployment, terms: WaitPolicy, request: LeaseRequest) -> None:
@@ -215,54 +215,8 @@ class Holder:
     def _let_go(self, deployment: Deployment, terms: WaitPolicy, requests: Iterable[LeaseRequest]) -> None:
         """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
         now_s = self.clock()
-        self._grant(requests, self._places.batch(deployment), now_s)
-        self._refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
-
-    def _grant(self, requests: Iterable[LeaseRequest], batch: WorkerCapacity, now_s: float) -> None:
-        """Give the first a worker, and the next, as long as one has room; what is not to be had is asked for once."""
-        hopeless: dict[Hashable, CallError] = {}  # what heirs want and nobody ever offers, with why
-        for request in requests:
-            if request.granted.cancelled():  # its client has just gone
-                self._queue.leave(request)
-                continue
-            if request.like is None and not self._places.may_start(request.key, request.flow, batch):
-                continue  # its key has what it may have while others use the model; their requests may go
-            if request.want not in hopeless:
-                if self._grant_one(request, batch, now_s):
-                    continue
-                if request.like is None:
-                    return
-                if not (refusal := self._heirless(request.like)):
-                    continue  # it waits, and whoever needs no particular worker does not wait for it
-                hopeless[request.want] = refusal
-            self._queue.leave(request)
-            self._refuse([request], hopeless[request.want])
-
-    def _grant_one(self, request: LeaseRequest, batch: WorkerCapacity, now_s: float) -> bool:
-        """Give the request a worker if there is one for it."""
-        key, tried = request.key, request.tried
-        if tried and now_s >= request.arrived_s + TRUST_AGAIN_S:
-            tried = self._router.pool.silent(key, tried)
-        lease = self._router.try_lease(
-            key, batch, tried=tried, like=request.like, demand=request.demand, flow=request.flow
-        )
-        if lease is None:
-            return False
-        if request.wait.start is not Start.WARM:
-            request.wait.wake_s = max(0.0, self._queue.since_s(key) - request.arrived_s)
-        request.wait.hold_s = now_s - request.arrived_s
-        self._queue.leave(request)
-        request.granted.set_result(lease)
-        return True
-
-    def _heirless(self, like: Endpoint) -> CallError | None:
-        """Return why not to wait for a worker that will not come: those that are there run something else."""
-        return None if self._router.pool.may_get_heir(like) else refusals.nobody_the_same(like)
-
-    def _refuse(self, requests: Iterable[LeaseRequest], error: CallError | None) -> None:
-        for request in requests:
-            if not request.granted.cancelled():
-                request.granted.set_exception(error or refusals.deleted(request.key.name))
+        self._granting.grant(requests, self._places.batch(deployment), now_s)
+        refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
 
     def _settle(self, key: ObjectKey) -> None:
         """Bring what others see and what runs in line with the line."""

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold.holder import TRUST_AGAIN_S
+from dormouse_gateway.hold.granting import TRUST_AGAIN_S
 from dormouse_gateway.hold.terms import HoldLimits
 from dormouse_gateway.hold.wait import HoldTicket, Start
 from dormouse_gateway.routing.breaker import Verdict

@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_gateway.hold.holder import TRUST_AGAIN_S
+from dormouse_gateway.hold.granting import TRUST_AGAIN_S
 from dormouse_gateway.hold.wait import HoldTicket
 from dormouse_gateway.testing.workers import NAMESPACE, endpoint, pod
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
