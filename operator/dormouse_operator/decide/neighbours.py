@@ -18,7 +18,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.decide.sleep_ladder import gather, reason_to_wake
+from dormouse_operator.decide.sleep_evidence import gather
+from dormouse_operator.decide.sleep_ladder import reason_to_wake
 from dormouse_operator.model import AT_REST, Deployment, Key, Rung, Turn
 
 _UTILIZATION = 0.9  # where the spec names none, as workers have it

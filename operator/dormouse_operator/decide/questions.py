@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dormouse_operator.decide import sleep_ladder
+from dormouse_operator.decide import sleep_evidence, sleep_ladder
 from dormouse_operator.decide.condemned import by_key
 from dormouse_operator.decide.made import sort_out
 from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.settled_workers import worker_at_rest
-from dormouse_operator.decide.sleep_ladder import Decision, Evidence
+from dormouse_operator.decide.sleep_evidence import Evidence
+from dormouse_operator.decide.sleep_ladder import Decision
 from dormouse_operator.model import Condemnation, Deployment, Observed, Pod, Rung, Worker
 
 
@@ -40,7 +41,7 @@ def questions_of(observed: Observed, release: Release) -> Questions:
     """Return what to ask, given all that was observed but workers' answers."""
     deployment = observed.deployment
     pods = sort_out(deployment, observed.pods, release.seals, made=observed.made)
-    evidence = sleep_ladder.gather(
+    evidence = sleep_evidence.gather(
         deployment,
         observed.activity,
         observed.now,

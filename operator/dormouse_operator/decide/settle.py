@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dormouse_operator.decide import sleep_ladder, spare_replicas
+from dormouse_operator.decide import sleep_evidence, sleep_ladder, spare_replicas
 from dormouse_operator.decide.condemned import by_epoch, outdated_images
 from dormouse_operator.decide.membership import is_released, resting
 from dormouse_operator.decide.questions import Questions, own_pods
@@ -98,6 +98,6 @@ def _sort_by_settings(
 
 def _ladder(observed: Observed, questions: Questions, workers: Mapping[str, Worker]) -> Decision:
     """Return where the deployment should be on the ladder, now that workers have been heard."""
-    if questions.may_be_stirred and sleep_ladder.has_new_requests(observed.deployment.recorded, workers):
+    if questions.may_be_stirred and sleep_evidence.has_new_requests(observed.deployment.recorded, workers):
         return sleep_ladder.decide(replace(questions.evidence, is_stirred=True))
     return questions.decision

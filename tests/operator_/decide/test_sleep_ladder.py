@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dormouse_operator.decide.prewarm import last_firing, next_firing
-from dormouse_operator.decide.sleep_ladder import Decision, Evidence, decide, gather, has_new_requests
+from dormouse_operator.decide.sleep_evidence import Evidence, gather, has_new_requests
+from dormouse_operator.decide.sleep_ladder import Decision, decide
 from dormouse_operator.model import (
     Condition,
     Ladder,

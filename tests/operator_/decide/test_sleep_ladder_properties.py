@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dormouse_operator.decide.sleep_ladder import Evidence, decide
+from dormouse_operator.decide.sleep_evidence import Evidence
+from dormouse_operator.decide.sleep_ladder import decide
 from dormouse_operator.model import Lifecycle, Rung
 from tests.operator_.ladders import quiet
 
