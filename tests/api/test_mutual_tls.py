@@ -59,7 +59,7 @@ class House:
 
     async def call(self, tls, service, metadata=(), role=Role.WORKER):
         async with self.channel(tls, role) as channel:
-            return await channel.unary_unary(f"/{service}/Once")(b"x", timeout=20, metadata=metadata)
+            return await channel.unary_unary(f"/{service}/Once")(b"x", timeout=90, metadata=metadata)
 
     async def refusal(self, tls, service, metadata=(), role=Role.WORKER):
         with pytest.raises(aio.AioRpcError) as caught:
@@ -133,16 +133,16 @@ async def test_a_client_of_another_namespace_is_refused(house):
 async def test_streams_are_refused_and_served_alike(house):
     async with house.channel(tls_of(AUTHORITY, Role.OPERATOR)) as channel:
         with pytest.raises(aio.AioRpcError) as caught:
-            await channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=20).read()
+            await channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=90).read()
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     house.go_on.set()
     async with house.channel(tls_of(AUTHORITY, Role.CLIENT)) as channel:
-        stream = channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=20)
+        stream = channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=90)
         assert [each async for each in stream] == [b"first", b"x"]
-        written = channel.unary_stream(f"/{INFERENCE_SERVICE}/Written")(b"y", timeout=20)
+        written = channel.unary_stream(f"/{INFERENCE_SERVICE}/Written")(b"y", timeout=90)
         assert [each async for each in written] == [b"y"]
         with pytest.raises(aio.AioRpcError) as caught:
-            await channel.unary_unary(f"/{INFERENCE_SERVICE}/Nothing")(b"x", timeout=20)
+            await channel.unary_unary(f"/{INFERENCE_SERVICE}/Nothing")(b"x", timeout=90)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -192,7 +192,7 @@ async def test_a_servers_expired_certificate_is_named():
 async def test_a_stream_goes_on_while_the_certificate_changes_and_new_connections_get_the_new_one(house):
     other = an_authority()
     async with house.channel(tls_of(AUTHORITY, Role.CLIENT)) as channel:
-        stream = channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=20)
+        stream = channel.unary_stream(f"/{INFERENCE_SERVICE}/Stream")(b"x", timeout=90)
         assert await stream.read() == b"first"
         house.tls.replace(a_bundle(other, Role.WORKER))
         assert await house.call(tls_of(other, Role.CLIENT), INFERENCE_SERVICE) == b"x"

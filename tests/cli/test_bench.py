@@ -48,7 +48,7 @@ class Gateway(rpc.InferenceServicer):
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self.changed.notify_all()
-            self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=30)
+            self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=90)
         try:
             if number in self.failing:
                 context.abort_with_status(to_grpc_status(self.failing[number]))
@@ -197,7 +197,7 @@ def test_ctrl_c_tells_what_there_is_so_far(gateway):
         with gateway.changed:
             assert gateway.changed.wait_for(lambda: len(gateway.requests) == 5, timeout=60)
         process.send_signal(signal.SIGINT)
-        shown, remarks = process.communicate(timeout=30)
+        shown, remarks = process.communicate(timeout=90)
     told = json.loads(shown)
     assert process.returncode == 130, remarks
     assert told["interrupted"]

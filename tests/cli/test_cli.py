@@ -165,7 +165,7 @@ def test_an_interrupted_command_ends_quietly_as_shells_expect(server):
     with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.read(3) == b"Hel", "a pipe gets the first tokens at once"
         process.send_signal(signal.SIGINT)
-        _, remarks = process.communicate(timeout=30)
+        _, remarks = process.communicate(timeout=90)
     assert process.returncode == 130
     assert b"Traceback" not in remarks
 

@@ -44,7 +44,7 @@ async def test_a_gateway_with_it_leaves_the_second_worker_idle():
     async with running_workers(2) as workers, running_house(ControlledKube(), router_policy="fill-first") as house:
         await house.add("tiny", workers)
         workers[0].is_gated = workers[1].is_gated = True
-        calls = [house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"), timeout=30) for _ in range(5)]
+        calls = [house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"), timeout=90) for _ in range(5)]
         await house.until(lambda: house.outstanding() == 5)
         await house.until(lambda: len(workers[0].seen) == 5)
         assert not workers[1].seen

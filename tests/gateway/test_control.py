@@ -65,7 +65,7 @@ async def test_the_operator_hears_of_every_deployment_and_of_its_requests(house,
 async def test_a_request_that_nobody_could_take_is_activity_and_a_question_about_the_model_is_none(house, workers):
     await house.add("tiny", workers[:1], ready=False, lifecycle={"holdTimeoutSeconds": 0})
     log = house.gateway.router.activity
-    await house.stub.GetModel(inference_pb2.GetModelRequest(model="tiny"), timeout=30)
+    await house.stub.GetModel(inference_pb2.GetModelRequest(model="tiny"), timeout=90)
     assert log.activity(TINY).last_request_s is None
     await refusal_of(ask(house))
     assert log.activity(TINY).last_request_s is not None

@@ -49,7 +49,7 @@ async def test_a_status_follows_a_first_send_that_was_cancelled(send):
     await server.start()
     try:
         async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.stream_stream(METHOD)(iter([b"asked"]), timeout=20)
+            call = channel.stream_stream(METHOD)(iter([b"asked"]), timeout=90)
             with suppress(aio.AioRpcError):
                 _ = [message async for message in call]
             code, details = await call.code(), await call.details()

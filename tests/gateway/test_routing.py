@@ -44,7 +44,7 @@ async def test_fields_that_the_gateway_does_not_know_come_from_workers_and_do_no
     await house.add("tiny", [worker])
     raw = pb.GenerateRequest(model="tiny", text="a").SerializeToString() + UNKNOWN
     answers = [
-        message async for message in house.channel.unary_stream("/dormouse.v1.Inference/Generate")(raw, timeout=30)
+        message async for message in house.channel.unary_stream("/dormouse.v1.Inference/Generate")(raw, timeout=90)
     ]
     assert [UNKNOWN in answer for answer in answers] == [True] * 4
     assert UNKNOWN not in worker.seen[0].request.SerializeToString()
@@ -77,7 +77,7 @@ async def test_prompts_that_begin_alike_go_to_one_worker_and_that_is_counted(hou
         beginning = "".join(f"{number}" * 2000)
         before = [len(worker.seen) for worker in workers]
         for end in "abc":
-            await tokens_of(house.stub.Generate(pb.GenerateRequest(model="tiny", text=beginning + end), timeout=30))
+            await tokens_of(house.stub.Generate(pb.GenerateRequest(model="tiny", text=beginning + end), timeout=90))
         gained = [len(worker.seen) - seen for worker, seen in zip(workers, before, strict=True)]
         assert sorted(gained) == [0, 3], number
     assert all(worker.seen for worker in workers), "six prefixes, two workers: both keep some"
@@ -90,7 +90,7 @@ async def test_callers_with_different_keys_share_no_prefix_and_so_need_share_no_
     request = pb.GenerateRequest(model="tiny", text="a" * 2000)
     for number in range(12):
         bearer = (("authorization", f"Bearer key {number}"),)
-        await tokens_of(house.stub.Generate(request, timeout=30, metadata=bearer))
+        await tokens_of(house.stub.Generate(request, timeout=90, metadata=bearer))
     assert all(worker.seen for worker in workers)
 
 
@@ -166,17 +166,17 @@ async def test_an_asleep_model_refuses_to_generate_but_tokenizes_and_describes_i
     error = await refusal_of(ask(house))
     assert (error.code(), retry_after_s(error)) == (grpc.StatusCode.UNAVAILABLE, 30.0)
     assert error.details() == "default/tiny is asleep: spec.lifecycle.desiredState is Asleep"
-    answer = await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=30)
+    answer = await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=90)
     assert list(answer.token_ids) == [97, 98]
-    answer = await house.stub.Detokenize(pb.DetokenizeRequest(model="tiny", token_ids=[97]), timeout=30)
+    answer = await house.stub.Detokenize(pb.DetokenizeRequest(model="tiny", token_ids=[97]), timeout=90)
     assert answer.text == "a"
-    assert (await house.stub.GetModel(pb.GetModelRequest(model="tiny"), timeout=30)).name == "w0"
+    assert (await house.stub.GetModel(pb.GetModelRequest(model="tiny"), timeout=90)).name == "w0"
 
 
 async def test_without_any_pod_even_tokenizing_is_unavailable(house):
     await house.add("tiny", [])
     with pytest.raises(grpc.RpcError) as caught:
-        await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=30)
+        await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="ab"), timeout=90)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.details() == "default/tiny has no running worker"
 
@@ -251,5 +251,5 @@ async def test_while_the_api_server_is_away_the_gateway_serves_from_what_it_know
 
 async def test_watch_load_is_for_workers_only(house):
     with pytest.raises(grpc.RpcError) as caught:
-        [load async for load in house.stub.WatchLoad(pb.WatchLoadRequest(), timeout=30)]
+        [load async for load in house.stub.WatchLoad(pb.WatchLoadRequest(), timeout=90)]
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

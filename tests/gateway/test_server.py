@@ -24,7 +24,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 async def health_of(house, service=""):
     stub = health_pb2_grpc.HealthStub(house.channel)
-    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)).status
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=90)).status
 
 
 async def get(house, path):
@@ -36,7 +36,7 @@ async def get(house, path):
 
 
 def generate(house, **how):
-    return house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"), timeout=30, **how)
+    return house.stub.Generate(pb.GenerateRequest(model="tiny", text="a"), timeout=90, **how)
 
 
 async def first_refusal(house):
@@ -79,7 +79,7 @@ async def test_workers_see_the_gateways_role_and_not_what_a_client_pretends(hous
 async def test_a_message_over_the_limit_is_invalid_argument_and_names_it(house, workers):
     await house.add("tiny", workers[:1])
     with pytest.raises(grpc.RpcError) as caught:
-        await house.stub.Generate(pb.GenerateRequest(model="tiny", text="a" * (1 << 20)), timeout=30).read()
+        await house.stub.Generate(pb.GenerateRequest(model="tiny", text="a" * (1 << 20)), timeout=90).read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "1048576" in caught.value.details()
     assert workers[0].seen == []
@@ -91,7 +91,7 @@ async def test_a_message_of_the_largest_size_reaches_the_worker(house, workers):
     request = pb.GenerateRequest(model="tiny")
     request.text = "a" * ((1 << 20) - request.ByteSize() - 4)  # key and length of the text
     assert request.ByteSize() == 1 << 20
-    assert [response async for response in house.stub.Generate(request, timeout=30)]
+    assert [response async for response in house.stub.Generate(request, timeout=90)]
     assert workers[0].seen[0].request.ByteSize() > 1 << 20
 
 
@@ -111,7 +111,7 @@ async def test_the_control_port_refuses_all_but_the_operator(house, shown):
         stub = control_rpc.GatewayControlStub(channel)
         metadata = aio.Metadata(*shown())
         with pytest.raises(grpc.RpcError) as caught:
-            await stub.WatchActivity(control_pb.WatchActivityRequest(), metadata=metadata, timeout=30).read()
+            await stub.WatchActivity(control_pb.WatchActivityRequest(), metadata=metadata, timeout=90).read()
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "operator" in caught.value.details()
 
@@ -122,11 +122,11 @@ async def test_reflection_is_a_switch(make_house, is_on):
         stub = reflection_pb2_grpc.ServerReflectionStub(house.channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         if is_on:
-            call = stub.ServerReflectionInfo(iter([request]), timeout=30)
+            call = stub.ServerReflectionInfo(iter([request]), timeout=90)
             names = [service.name for service in (await call.read()).list_services_response.service]
             assert "dormouse.v1.Inference" in names
         else:  # nothing is sent: grpc's client says INTERNAL where the answer overtakes a message
-            call = stub.ServerReflectionInfo(timeout=30)
+            call = stub.ServerReflectionInfo(timeout=90)
             assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -18,7 +18,7 @@ from dormouse_gateway.standalone import Door, invitation, parse_flags
 from tests.waiting import until
 
 HI = [{"role": "user", "content": "hi"}]
-WAIT_S = 30
+WAIT_S = 90
 
 
 @pytest.fixture

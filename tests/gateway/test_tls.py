@@ -73,7 +73,7 @@ async def test_both_doors_speak_tls(make_house, workers, pair):
         target = f"localhost:{house.ports.inference}"
         async with aio.secure_channel(target, grpc.ssl_channel_credentials(trusted)) as channel:
             request = pb.GenerateRequest(model="tiny", text="a")
-            assert [each async for each in rpc.InferenceStub(channel).Generate(request, timeout=30)]
+            assert [each async for each in rpc.InferenceStub(channel).Generate(request, timeout=90)]
         context = ssl.create_default_context(cadata=trusted.decode())
         async with (
             aiohttp.ClientSession() as session,

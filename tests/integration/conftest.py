@@ -128,7 +128,7 @@ class Worker:
     def health(self, service: str) -> int:
         """Return the gRPC health of a service."""
         stub = health_pb2_grpc.HealthStub(self.channel)
-        status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10, wait_for_ready=True).status
+        status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=90, wait_for_ready=True).status
         return status
 
     def page(self, path: str = "metrics") -> str:

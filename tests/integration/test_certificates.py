@@ -127,10 +127,10 @@ def test_expired_and_foreign_certificates_reach_neither_port(worker: Worker) -> 
     for bundle in (a_bundle(AUTHORITY, Role.OPERATOR, lifetime=-DAY), disguised):
         token = proof(Role.OPERATOR)
         with channel(worker.control_port, bundle) as opened, pytest.raises(grpc.RpcError) as caught:
-            control_rpc.WorkerControlStub(opened).GetStatus(control.GetStatusRequest(), timeout=20, metadata=token)
+            control_rpc.WorkerControlStub(opened).GetStatus(control.GetStatusRequest(), timeout=90, metadata=token)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         with channel(worker.port, bundle) as opened, pytest.raises(grpc.RpcError) as caught:
-            inference_rpc.InferenceStub(opened).GetModel(pb.GetModelRequest(), timeout=20)
+            inference_rpc.InferenceStub(opened).GetModel(pb.GetModelRequest(), timeout=90)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -133,6 +133,6 @@ def test_a_worker_that_ends_in_the_middle_leaves_no_engine(worker, models):
     swapping = begin(worker, "SwapEngine", arguments=[*worker.arguments, "--model", str(models[1])], **NEW)
     both = [worker.engine(), second_engine_of(worker)]
     worker.process.terminate()
-    assert worker.process.wait(timeout=30) == 0
+    assert worker.process.wait(timeout=90) == 0
     assert code_of(swapping) in {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE}
     assert not [pid for pid in both if Path(f"/proc/{pid}").exists()]

@@ -169,7 +169,7 @@ async def test_a_watch_tells_what_happened_after_its_version(server):
             if event.type == "DELETED":
                 return
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         watching = asyncio.create_task(follow())
         await server.api.create(CONFIG_MAPS, config_map(server, a="1"))
         await server.api.apply(CONFIG_MAPS, config_map(server, b="2"), field_manager="mine")

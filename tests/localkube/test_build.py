@@ -91,9 +91,9 @@ def test_caches_are_out_of_the_way_at_once_and_gone_soon(tmp_path):
         (paths.go / cache / "some").mkdir(parents=True)
     removing = build.discard_go_caches(paths)
     assert not (paths.go / "build").exists()
-    assert removing.wait(30) == 0
+    assert removing.wait(90) == 0
     assert list(paths.go.iterdir()) == []
-    assert build.discard_go_caches(paths).wait(30) == 0
+    assert build.discard_go_caches(paths).wait(90) == 0
 
 
 def test_pruning_removes_what_a_killed_build_left_of_its_caches(tmp_path):

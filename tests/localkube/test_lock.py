@@ -43,9 +43,9 @@ def test_a_second_run_waits_and_says_for_whom(tmp_path):
     with lock.machine_lock("first", said.append, path):
         other = threading.Thread(target=second)
         other.start()
-        assert heard.wait(10)
+        assert heard.wait(90)
         assert not entered.wait(0.2)
-    assert entered.wait(10)
+    assert entered.wait(90)
     other.join()
     assert said == [f"waiting for `first` of pid {os.getpid()} in {os.getcwd()}, which holds {path}"]  # noqa: PTH109
 

@@ -73,7 +73,7 @@ async def served_kind(cluster: Cluster, crd: dict[str, Any]) -> AsyncIterator[tu
 
 async def _until_served(client: KubeClient, kind: Kind) -> None:
     """Wait until the server serves the new kind."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             try:
                 await client.list(kind, "default")

@@ -74,7 +74,7 @@ def test_a_second_run_waits_and_says_for_whom(monkeypatch, tmp_path):
         second = subprocess.Popen([sys.executable, "-c", waiter], stdout=subprocess.PIPE, text=True, cwd=bootstrap.ROOT)
         assert second.stdout is not None
         assert f"waiting for pid {bootstrap.os.getpid()} in" in second.stdout.readline()
-    said, _ = second.communicate(timeout=30)
+    said, _ = second.communicate(timeout=90)
     assert said == "got it\n"
 
 

@@ -34,7 +34,7 @@ class Server:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self.changed.notify_all()
-            self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=30)
+            self.changed.wait_for(lambda: self.most_in_flight >= self.together, timeout=90)
         if number >= self.stalls_from:
             self.ends.wait(30)
         with self.changed:

@@ -182,7 +182,7 @@ async def test_an_adapter_that_the_canary_does_not_have_stays_where_it_is(house,
 
 async def test_text_is_tokenized_by_the_deployment_that_was_named(house, workers, add_canary):
     await add_canary(weight=100)
-    await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="a"), timeout=30, metadata=ALWAYS)
+    await house.stub.Tokenize(pb.TokenizeRequest(model="tiny", text="a"), timeout=90, metadata=ALWAYS)
     assert shares(workers) == [1, 0]
 
 

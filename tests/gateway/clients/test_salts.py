@@ -109,7 +109,7 @@ def test_workers_learn_of_a_callers_name_nothing_but_whether_it_is_the_same():
 async def salt_of(house, engine, *metadata):
     """Send a request through the gateway; return the salt with which it reached the engine."""
     request = pb.GenerateRequest(model="tiny", token_ids=pb.TokenIds(ids=[1]), sampling_params={"max_tokens": 1})
-    async for _ in house.stub.Generate(request, metadata=aio.Metadata(*metadata), timeout=30):
+    async for _ in house.stub.Generate(request, metadata=aio.Metadata(*metadata), timeout=90):
         pass
     return [message for message in engine.engine.received if isinstance(message, AddRequest)][-1].cache_salt
 

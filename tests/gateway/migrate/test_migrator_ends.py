@@ -154,7 +154,7 @@ async def test_a_request_that_would_outgrow_a_message_is_not_sent(house):
         params, fields = {"seed": 5, "n": 1}, {"request_id": "x" * 128}
         request = pb.GenerateRequest(model="tiny", sampling_params=pb.SamplingParams(**params), **fields)
         request.text = "a" * (MAX_MESSAGE_BYTES - request.ByteSize() - 4)  # key and length of the text
-        error = await refusal_of(house.stub.Generate(request, timeout=30))
+        error = await refusal_of(house.stub.Generate(request, timeout=90))
         assert not any(worker.resumed for worker in workers)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert f"exceed {MAX_MESSAGE_BYTES} bytes" in error.details()

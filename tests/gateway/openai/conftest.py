@@ -48,7 +48,7 @@ def make_opener(kind, path):
 
         def make(house, key="none", **how):
             base = f"http://127.0.0.1:{house.ports.openai}{path}"
-            made.append(kind(api_key=key, base_url=base, max_retries=0, timeout=30, **how))
+            made.append(kind(api_key=key, base_url=base, max_retries=0, timeout=90, **how))
             return made[-1]
 
         yield make

@@ -28,7 +28,7 @@ def running_in_thread() -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert is_told.wait(30)
+    assert is_told.wait(90)
     loop, done, port = told
     try:
         yield f"http://127.0.0.1:{port}"

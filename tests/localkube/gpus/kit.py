@@ -15,7 +15,7 @@ from localkube.gpus import plugin_pb2_grpc, registration_pb2, registration_pb2_g
 from localkube.gpus.objects import CLAIMS_PATH, DRIVER
 
 NODE_PATH = f"/api/v1/nodes/{spec.NODE_NAME}"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 
 
 def a_claim(name: str = "a", *devices: str, driver: str = DRIVER, **metadata: Any) -> dict[str, Any]:

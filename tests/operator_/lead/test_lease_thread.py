@@ -125,7 +125,7 @@ def test_a_thread_that_ends_when_nobody_waits_any_more_ends_in_silence():
         try:
             await asyncio.Event().wait()
         finally:
-            may_end.wait(10)
+            may_end.wait(90)
 
     async def gives_up():
         waiting = asyncio.create_task(run_in_thread("mine", takes_its_time, join_s=0.01))
@@ -136,5 +136,5 @@ def test_a_thread_that_ends_when_nobody_waits_any_more_ends_in_silence():
 
     asyncio.run(gives_up())
     may_end.set()
-    threads[0].join(10)
+    threads[0].join(90)
     assert not threads[0].is_alive()

@@ -11,7 +11,7 @@ from dormouse_worker.executor.testing import generate, make_fake_worker
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.testing import write_tiny_model
 
-PATIENCE_S = 30  # only a test that fails waits so long
+PATIENCE_S = 90  # only a test that fails waits so long
 each_level = pytest.mark.parametrize("level", [1, 2])
 each_impl = pytest.mark.parametrize("impl", ["lean", "transformers"])
 

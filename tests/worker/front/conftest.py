@@ -54,7 +54,7 @@ class House:
     def inference(self):
         return inference_rpc.InferenceStub(self.serving)
 
-    async def operate(self, method, timeout=10, **fields):
+    async def operate(self, method, timeout=90, **fields):
         """Call WorkerControl in the operator's role."""
         name = "GetStatus" if method == "WatchStatus" else method
         stub = getattr(control_rpc.WorkerControlStub(self.control), method)
@@ -71,7 +71,7 @@ class House:
         await self.operate("DetermineNumAvailableBlocks")
         return await self.operate("InitializeCache", **{"num_gpu_blocks": 40, "num_cpu_blocks": 0, **counts})
 
-    def generate(self, prompt="hi", *, metadata=None, timeout=10, **fields):
+    def generate(self, prompt="hi", *, metadata=None, timeout=90, **fields):
         """Begin a stream; a list is a prompt of token ids; what is no field of the request is a sampling parameter."""
         kinds = {str: "text", list: "token_ids", pb.Chat: "chat"}
         kind = {kinds[type(prompt)]: pb.TokenIds(ids=prompt) if isinstance(prompt, list) else prompt}
@@ -82,7 +82,7 @@ class House:
 
     async def tokenize(self, text):
         """Return the token ids of a text."""
-        return await self.inference.Tokenize(pb.TokenizeRequest(text=text), timeout=10)
+        return await self.inference.Tokenize(pb.TokenizeRequest(text=text), timeout=90)
 
     async def collect(self, *args, **kwargs):
         """Return all messages of a stream."""

@@ -51,7 +51,7 @@ async def generate(house, role, seed="", resumed=()):
         request.resume.output_token_ids.extend(resumed)
     async with open_channel(target, tls_of(AUTHORITY, role), Role.WORKER, ()) as channel:
         metadata = proof(Role.GATEWAY, seed=seed) if seed else ()
-        call = rpc.InferenceStub(channel).Generate(request, timeout=20, metadata=metadata)
+        call = rpc.InferenceStub(channel).Generate(request, timeout=90, metadata=metadata)
         return [token async for message in call for token in message.token_ids]
 
 

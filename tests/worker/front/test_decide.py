@@ -114,7 +114,7 @@ async def test_a_question_stands_in_the_users_last_turn_or_in_one_of_its_own(ope
         for messages, begins in (([user], "<|user|>u\n\n"), ([user, assistant], "<|user|>u<|assistant|>a<|user|>")):
             await decide(house, PREDICATE, chat=pb.Chat(messages=messages))
             asked = pb.TokenizeRequest(text=begins, add_special_tokens=False)
-            told = await house.inference.Tokenize(asked, timeout=10)
+            told = await house.inference.Tokenize(asked, timeout=90)
             assert sent(house)[-1].prompt_token_ids == list(told.token_ids)
 
 
@@ -208,7 +208,7 @@ async def short_house(open_house, plain_path):
 @pytest.mark.parametrize("name", BAD)
 async def test_what_is_wrong_is_refused_by_field_value_and_limit(short_house, name):
     request, words = BAD[name]
-    error = await short_house.refusal(short_house.inference.Decide(request, timeout=10))
+    error = await short_house.refusal(short_house.inference.Decide(request, timeout=90))
     assert error.code() is Code.INVALID_ARGUMENT
     assert words in error.details()
     assert not sent(short_house)

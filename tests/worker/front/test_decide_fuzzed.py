@@ -46,7 +46,7 @@ _questions = st.lists(
 async def test_whatever_is_asked_is_answered_or_refused(short_house, questions, text, mass, priority):
     request = pb.DecideRequest(questions=questions, text=text, min_label_mass=mass, priority=priority)
     try:
-        answer = await short_house.inference.Decide(request, timeout=10)
+        answer = await short_house.inference.Decide(request, timeout=90)
     except aio.AioRpcError as caught:
         refused = caught.code()
     else:

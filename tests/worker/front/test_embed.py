@@ -32,7 +32,7 @@ async def embedder(open_house, encoder_path):
         yield house
 
 
-def embed(house, *inputs, timeout=10, **fields):
+def embed(house, *inputs, timeout=90, **fields):
     given = [
         pb.EmbedInput(text=one) if isinstance(one, str) else pb.EmbedInput(token_ids=pb.TokenIds(ids=one))
         for one in inputs
@@ -126,9 +126,9 @@ async def test_each_task_names_the_call_that_it_answers(house, embedder):
 
 
 async def test_the_model_tells_its_task(embedder, house):
-    told = await embedder.inference.GetModel(pb.GetModelRequest(), timeout=10)
+    told = await embedder.inference.GetModel(pb.GetModelRequest(), timeout=90)
     assert (told.task, told.embedding_size) == ("embed", FAKE_DIMENSIONS)
-    assert (await house.inference.GetModel(pb.GetModelRequest(), timeout=10)).task == "generate"
+    assert (await house.inference.GetModel(pb.GetModelRequest(), timeout=90)).task == "generate"
 
 
 async def test_asleep_nothing_is_taken(embedder):

@@ -277,7 +277,7 @@ async def test_a_broken_call_is_refused_though_other_calls_go_on(house):
 async def test_what_ends_within_a_character_is_said_as_detokenize_says_it(house):
     ids = list((await house.tokenize("a✓")).token_ids)[:-1]
     messages = await house.collect(ids, max_tokens=len(ids))
-    whole = await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=10)
+    whole = await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=90)
     assert "".join(message.text for message in messages) == whole.text == "a\ufffd"
 
 

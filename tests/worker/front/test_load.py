@@ -9,7 +9,7 @@ def is_add(message):
 
 
 async def test_the_load_is_streamed_on_change(house):
-    watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=10)
+    watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=90)
     load = await watch.read()
     assert (load.ready, load.draining, load.running_requests) == (True, False, 0)
     house.engine.is_paused = True
@@ -22,7 +22,7 @@ async def test_the_load_is_streamed_on_change(house):
 
 
 async def test_the_load_tells_that_a_worker_drains_and_opens_again(house):
-    watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=10)
+    watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=90)
     doors = [await watch.read()]
     house.front.worker.start_draining()
     doors.append(await watch.read())
@@ -34,7 +34,7 @@ async def test_the_load_tells_that_a_worker_drains_and_opens_again(house):
 
 async def test_the_load_of_a_worker_that_is_not_ready_is_none_and_it_says_so_when_it_is(open_house):
     async with open_house(ready=False) as house:
-        watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=10)
+        watch = house.inference.WatchLoad(pb.WatchLoadRequest(), timeout=90)
         load = await watch.read()
         assert (load.ready, load.draining, load.running_requests, load.kv_cache_usage) == (False, False, 0, 0.0)
         await house.make_ready()

@@ -22,7 +22,7 @@ from dormouse_api.v1 import worker_control_pb2 as control_pb
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from dormouse_worker.testing.fake_engine import Script, fake_engine_argv
 
-WAIT_S = 30
+WAIT_S = 90
 PROGRAM = """
 import atexit, sys
 from dormouse_worker.__main__ import main

@@ -64,7 +64,7 @@ async def test_an_image_is_refused_by_name(open_house):
 
 async def test_a_decision_is_refused_by_name(open_house):
     async with open_house(engine=VLLM) as house:
-        refusal = await house.refusal(house.inference.Decide(pb.DecideRequest(), timeout=10))
+        refusal = await house.refusal(house.inference.Decide(pb.DecideRequest(), timeout=90))
         assert refusal.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "Decide asks for the log-probabilities of named tokens" in refusal.details()
 

@@ -65,11 +65,11 @@ async def scorer(open_house, scorer_path):
 
 def classify(house, *texts, **fields):
     inputs = [pb.EmbedInput(text=text) for text in texts]
-    return house.inference.Classify(pb.ClassifyRequest(inputs=inputs, **fields), timeout=10)
+    return house.inference.Classify(pb.ClassifyRequest(inputs=inputs, **fields), timeout=90)
 
 
 def score(house, query, *documents, **fields):
-    return house.inference.Score(pb.ScoreRequest(query=query, documents=documents, **fields), timeout=10)
+    return house.inference.Score(pb.ScoreRequest(query=query, documents=documents, **fields), timeout=90)
 
 
 def sent(house):
@@ -81,14 +81,14 @@ async def test_every_text_gets_its_numbers_and_the_labels_are_told(classifier):
     assert [one.probs[0] for one in answer.classifications] == [4.0, 3.0]
     assert (list(answer.labels), answer.usage.prompt_tokens, answer.request_id) == (list(LABELS), 7, "mine")
     assert (sent(classifier).priority, sent(classifier).params.use_activation) == (3, False)
-    assert list((await classifier.inference.GetModel(pb.GetModelRequest(), timeout=10)).labels) == list(LABELS)
+    assert list((await classifier.inference.GetModel(pb.GetModelRequest(), timeout=90)).labels) == list(LABELS)
     await classify(classifier, "ab")
     assert sent(classifier).params.use_activation is True
 
 
 async def test_a_query_is_joined_with_each_document_as_the_tokenizer_joins_pairs(scorer):
     asked = pb.TokenizeRequest(text="abcd", add_special_tokens=False)
-    a, b, c, d = (await scorer.inference.Tokenize(asked, timeout=10)).token_ids
+    a, b, c, d = (await scorer.inference.Tokenize(asked, timeout=90)).token_ids
     answer = await score(scorer, "ab", "cd", "c")
     assert sent(scorer).inputs == [[BEGIN, a, b, BETWEEN, c, d, BETWEEN], [BEGIN, a, b, BETWEEN, c, BETWEEN]]
     assert sent(scorer).second_starts == [4, 4]

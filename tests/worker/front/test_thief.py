@@ -79,7 +79,7 @@ async def shown_by_a_gateway():
     channels = Channels(tickets=Seeds((GATEWAY_SEED,)).tickets())
     async with open_thief() as (thief, port):
         endpoint = EndpointId(THIEF, f"127.0.0.1:{port}")
-        call = channels.call(endpoint, GENERATE, b"", timeout_s=20, metadata=())
+        call = channels.call(endpoint, GENERATE, b"", timeout_s=90, metadata=())
         await call.read()
         await channels.aclose()
         return thief.tickets
@@ -89,7 +89,7 @@ async def shown_by_a_gateway():
 async def test_the_operators_ticket_to_a_thief_commands_no_other_worker(house, shown_by_the_operator, method):
     assert shown_by_the_operator, "it was shown something"
     call = getattr(control_rpc.WorkerControlStub(house.control), method)
-    refused = await house.refusal(call(COMMANDS[method], metadata=shown_by_the_operator, timeout=10))
+    refused = await house.refusal(call(COMMANDS[method], metadata=shown_by_the_operator, timeout=90))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
     assert f"made out to {THIEF!r}" in refused.details()
     assert not house.front.worker.is_ending
@@ -121,5 +121,5 @@ async def test_what_stands_in_its_pod_signs_nothing(house):
     for key in (public_key(Role.OPERATOR), public_key(Role.GATEWAY)):
         for metadata in (proof(Role.OPERATOR, POD_UID, key), book_to_gateways(key).proof(POD_UID)):
             stub = control_rpc.WorkerControlStub(house.control)
-            refused = await house.refusal(stub.Shutdown(control_pb.ShutdownRequest(), metadata=metadata, timeout=10))
+            refused = await house.refusal(stub.Shutdown(control_pb.ShutdownRequest(), metadata=metadata, timeout=90))
             assert refused.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -52,7 +52,7 @@ async def test_tokenize_refuses_what_no_request_could_use(open_house, padded):
         refused = await house.refusal(house.tokenize(f"a{PAD}"))
         assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"token {VOCAB_SIZE}" in refused.details()
-        described = await house.inference.GetModel(pb.GetModelRequest(), timeout=10)
+        described = await house.inference.GetModel(pb.GetModelRequest(), timeout=90)
         assert described.vocab_size == VOCAB_SIZE, "the model's, not the tokenizer's"
 
 
@@ -68,6 +68,6 @@ async def test_the_size_that_the_engine_tells_holds_where_the_files_tell_none(op
     del config["vocab_size"]
     (path / "config.json").write_text(json.dumps(config))
     async with open_house(Script(model=ModelInfo(1, "float32", vocab_size=70)), path=path) as house:
-        assert (await house.inference.GetModel(pb.GetModelRequest(), timeout=10)).vocab_size == 70
+        assert (await house.inference.GetModel(pb.GetModelRequest(), timeout=90)).vocab_size == 70
         assert "vocabulary size 70" in (await house.refusal(house.generate("zebra").read())).details()
         assert "vocabulary size 70" in (await house.refusal(house.generate([70]).read())).details()

@@ -19,9 +19,9 @@ class Groups:
         self.directory = directory
         self.made = []
 
-    def make(self, tensor=2, *, rank_timeout_s=30.0, **orders):
+    def make(self, tensor=2, *, rank_timeout_s=90.0, **orders):
         write_group_model(self.directory, **orders)
-        place = GroupPlace(rank_timeout_s=rank_timeout_s, start_timeout_s=30.0)
+        place = GroupPlace(rank_timeout_s=rank_timeout_s, start_timeout_s=90.0)
         executor = MultiProcessExecutor(group_settings(self.directory, tensor), os.environ, place)
         self.made.append(executor)
         return executor

@@ -24,7 +24,7 @@ from dormouse_worker.executor.ranks.spawn import RANK_ARGV, LocalRanks
 from dormouse_worker.executor.testing_ranks import group_settings, order_ranks, write_group_model
 from tests.ports import free_port_pair
 
-WAIT_S = 60.0
+WAIT_S = 90.0
 
 
 class NoChildren:

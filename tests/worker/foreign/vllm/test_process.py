@@ -17,7 +17,7 @@ def test_an_interpreter_without_vllm_is_told_with_the_flag_that_names_another(tm
     assert status.failure_reason == "InvalidSettings"
     assert "No module named 'vllm': --engine-python has to name one that has vLLM" in status.failure_message
     engine.close()
-    assert engine.process.wait(30) == 0
+    assert engine.process.wait(90) == 0
 
 
 def test_settings_that_it_is_not_given_are_told_and_the_process_stays(tmp_path):

@@ -246,7 +246,7 @@ async def test_only_the_operator_may_command_on_either_port(house, method):
         ):
             request = getattr(pb, f"{method}Request")()
             refused = await house.refusal(
-                getattr(rpc.WorkerControlStub(channel), method)(request, metadata=metadata, timeout=10)
+                getattr(rpc.WorkerControlStub(channel), method)(request, metadata=metadata, timeout=90)
             )
             expected = Code.PERMISSION_DENIED if channel is house.control else Code.UNIMPLEMENTED
             assert refused.code() is expected
@@ -261,7 +261,7 @@ async def test_cached_prefixes_are_forgotten_by_order(house):
 
 async def test_the_status_is_streamed_on_change(house):
     stub = rpc.WorkerControlStub(house.control)
-    watch = stub.WatchStatus(pb.GetStatusRequest(), metadata=proof(Role.OPERATOR), timeout=10)
+    watch = stub.WatchStatus(pb.GetStatusRequest(), metadata=proof(Role.OPERATOR), timeout=90)
     assert (await watch.read()).state == READY
     await house.operate("Sleep", level=2)
     states = [(await watch.read()).state]

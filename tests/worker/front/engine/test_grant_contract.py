@@ -30,7 +30,7 @@ class Door:
 
     async def __call__(self, method, **fields):
         request = pb.GetStatusRequest() if method == "GetStatus" else getattr(pb, f"{method}Request")(**fields)
-        return await getattr(self._stub, method)(request, timeout=10, metadata=proof(Role.OPERATOR))
+        return await getattr(self._stub, method)(request, timeout=90, metadata=proof(Role.OPERATOR))
 
     async def refused(self, method, **fields):
         """Have a call refused for the worker's state, with nothing changed but what tells of the refusal."""

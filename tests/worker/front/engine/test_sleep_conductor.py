@@ -79,7 +79,7 @@ async def test_a_wake_ends_a_preparation(house):
 async def test_a_prepared_sleep_that_never_comes_opens_the_worker_again(open_house):
     async with open_house(prepared_timeout_s=0.05) as house:
         await house.operate("PrepareSleep", level=1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             await house.until_state(State.READY)
         assert await house.collect()
 
@@ -147,7 +147,7 @@ async def test_a_prepared_wake_that_never_comes_gives_its_memory_back(open_house
     async with open_house(prepared_timeout_s=0.05) as house:
         await house.operate("Sleep", level=1)
         await house.operate("PrepareWakeUp")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             await house.engine.until_received(lambda _: commands(house)[2:] == [Sleep(1)])
         assert await state(house) == ASLEEP
 
@@ -157,7 +157,7 @@ async def test_a_prepared_wake_that_is_taken_back_makes_no_part_sleep_deeper(ope
         await house.operate("Sleep", level=1)
         await house.operate("Sleep", level=2, tags=["weights"])
         await house.operate("PrepareWakeUp")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             await house.engine.until_received(lambda _: commands(house)[3:] == [Sleep(1)])
 
 

@@ -41,7 +41,7 @@ async def ports(tmp_path):
 async def state_told_to(port, tls, seed=OPERATOR_SEED):
     async with open_channel(f"127.0.0.1:{port}", tls, Role.WORKER, ()) as channel:
         call = rpc.WorkerControlStub(channel).GetStatus(
-            pb.GetStatusRequest(), timeout=20, metadata=proof(Role.OPERATOR, seed=seed)
+            pb.GetStatusRequest(), timeout=90, metadata=proof(Role.OPERATOR, seed=seed)
         )
         return (await call).state
 
@@ -69,7 +69,7 @@ async def test_without_a_certificate_of_the_authority_nobody_gets_to_either_port
     health, control, _ = ports
     assert await refusal_of(state_told_to(control, tls)) is grpc.StatusCode.UNAVAILABLE
     async with open_channel(f"127.0.0.1:{health}", tls, Role.WORKER, ()) as channel:
-        check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=90)
         assert await refusal_of(check) is grpc.StatusCode.UNAVAILABLE
 
 

@@ -81,7 +81,6 @@ def test_it_agrees_with_writing_texts_depth_by_depth(rules):
     assert needs_itself(lark) == ("start" in rules and "start" not in finite)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "lark",
     [

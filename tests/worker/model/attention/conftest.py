@@ -34,11 +34,11 @@ class Interpreter:
 
     def close(self):
         self._child.stdin.close()
-        self._child.wait(timeout=30)
+        self._child.wait(timeout=90)
         self._child.stdout.close()
 
     def _end(self):
-        self._child.wait(timeout=30)
+        self._child.wait(timeout=90)
         self._log.seek(0)
         return self._log.read()[-2000:]
 

@@ -6,7 +6,7 @@ import pytest
 
 from dormouse_worker.model.weights.arrival import Arrival
 
-PATIENCE_S = 30  # only a test that fails waits so long
+PATIENCE_S = 90  # only a test that fails waits so long
 
 
 class Steps:

@@ -14,7 +14,7 @@ from dormouse_worker.model.weights.streaming import num_threads, stream
 from dormouse_worker.model.weights.windows import cut_windows
 
 MIB = 1 << 20
-WAIT_S = 30.0
+WAIT_S = 90.0
 TENSORS = {
     name: torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(size))
     for name, size in {"large": 9 * MIB + 5, "small": 77, "middle": 3 * MIB}.items()
