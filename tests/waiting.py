@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 LOOK_S = 0.002
 
 

@@ -135,12 +135,12 @@ class Model:
         self.stub = stub
         self.name = name
 
-    def generate(self, request: pb.GenerateRequest, timeout_s: float = 60) -> list[pb.GenerateResponse]:
+    def generate(self, request: pb.GenerateRequest, timeout_s: float = 150) -> list[pb.GenerateResponse]:
         """Return all messages of a stream."""
         request.model = request.model or self.name
         return list(self.stub.Generate(request, timeout=timeout_s))
 
-    def greedy(self, prompt_token_ids: list[int], max_tokens: int, timeout_s: float = 60) -> list[int]:
+    def greedy(self, prompt_token_ids: list[int], max_tokens: int, timeout_s: float = 150) -> list[int]:
         """Return the greedy tokens of a prompt."""
         sampling = pb.SamplingParams(temperature=0, max_tokens=max_tokens)
         prompt = pb.TokenIds(ids=prompt_token_ids)
@@ -149,10 +149,10 @@ class Model:
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text."""
-        return list(self.stub.Tokenize(pb.TokenizeRequest(model=self.name, text=text), timeout=30).token_ids)
+        return list(self.stub.Tokenize(pb.TokenizeRequest(model=self.name, text=text), timeout=90).token_ids)
 
 
-def wait_until(check: Callable[[], Any], *, timeout_s: float = 90) -> Any:
+def wait_until(check: Callable[[], Any], *, timeout_s: float = 240) -> Any:
     """Wait until a check returns something true and return that; fail with its last answer at the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -163,7 +163,7 @@ def wait_until(check: Callable[[], Any], *, timeout_s: float = 90) -> Any:
         time.sleep(POLL_S)
 
 
-def wait_until_none(remaining: Callable[[], Any], *, timeout_s: float = 90) -> None:
+def wait_until_none(remaining: Callable[[], Any], *, timeout_s: float = 240) -> None:
     """Wait until a check returns nothing more; fail with what remains at the deadline."""
     deadline = time.monotonic() + timeout_s
     while left := remaining():

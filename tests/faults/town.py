@@ -23,7 +23,7 @@ from tests.faults.programs import clean_environment
 from tests.faults.toxi import Toxiproxy
 from tests.ports import free_port
 
-PATIENCE_S = 60.0  # how long a wait lasts before the test fails
+PATIENCE_S = 150.0  # how long a wait lasts before the test fails
 _LOOK_S = 0.05
 _T = TypeVar("_T")
 

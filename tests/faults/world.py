@@ -23,7 +23,7 @@ from tests.faults.toxi import Toxiproxy
 from tests.ports import free_port
 from tools.bootstrap import ROOT
 
-PATIENCE_S = 60.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
+PATIENCE_S = 150.0  # how long a wait lasts before the test fails; on an idle machine most take one or two seconds
 _LOOK_S = 0.1
 _T = TypeVar("_T")
 

@@ -9,7 +9,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 
 def ask(house, model="tiny", **fields):
     """Return a Generate call that is under way."""
-    timeout = fields.pop("timeout", 30)
+    timeout = fields.pop("timeout", 90)
     metadata = fields.pop("metadata", None)
     return house.stub.Generate(pb.GenerateRequest(model=model, text="a", **fields), timeout=timeout, metadata=metadata)
 

@@ -19,7 +19,7 @@ from tools.bootstrap import ROOT, bare_python
 
 pytestmark = pytest.mark.timeout(180)
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 EARLIER = (control.WORKER_STATE_UNSPECIFIED, control.WORKER_STATE_STARTING)  # than LOADING
 SHORT_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "2", "--max-num-batched-tokens", "32")
 LONG_LEN = 16384  # tokens of a stream that takes the engine seconds: it is in its middle whenever the test comes to it

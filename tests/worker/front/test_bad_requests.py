@@ -167,7 +167,7 @@ async def test_hand_made_bytes_are_refused_by_field_and_limit(house, case):
 
 async def test_64_good_streams_go_on_while_1000_bad_requests_arrive(house):
     house.engine.is_paused = True
-    good = [house.generate([n], max_tokens=10, timeout=60) for n in range(64)]
+    good = [house.generate([n], max_tokens=10, timeout=250) for n in range(64)]
     await house.engine.until_received(lambda message: getattr(message, "request_id", None) == "64")
     kinds = [lambda fields=fields: house.generate(**fields) for fields, _ in BAD.values()]
     kinds += [lambda raw=raw: send_raw(house, raw) for raw, _ in RAW.values()]
