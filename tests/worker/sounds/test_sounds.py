@@ -113,13 +113,13 @@ def test_a_length_that_a_header_only_declares_is_not_believed(process):
     assert told["seconds"] == 1
 
 
-def test_ten_hours_of_silence_in_a_small_file_are_refused(process, tmp_path):
+def test_an_hour_of_silence_in_a_small_file_is_refused(process, tmp_path):
     bomb = tmp_path / "bomb"
     with soundfile.SoundFile(bomb, "w", 8000, 1, format="FLAC", subtype="PCM_16") as file:
-        for _ in range(600):
+        for _ in range(60):
             file.write(np.zeros(8000 * 60, np.int16))
-    assert bomb.stat().st_size < 2 << 20
-    with pytest.raises(BadSound, match=r"it lasts 36000.0 seconds; allowed: 100 seconds"):
+    assert bomb.stat().st_size < 1 << 18
+    with pytest.raises(BadSound, match=r"it lasts 3600.0 seconds; allowed: 100 seconds"):
         process(bomb.read_bytes())
 
 

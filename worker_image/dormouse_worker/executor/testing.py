@@ -8,6 +8,7 @@ memory, so whatever else a process did before would be measured too.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,7 +135,6 @@ def sleep_and_wake(directory: Path, device: str, levels: Sequence[int]) -> list[
         (after,) = generate(worker)
         sizes = {
             "freed_bytes": slept.freed_bytes,
-            "residual_bytes": slept.residual_bytes,
             "host_copy_bytes": slept.host_copy_bytes,
             "weights_bytes": report.weights_bytes,
         }
@@ -144,8 +144,10 @@ def sleep_and_wake(directory: Path, device: str, levels: Sequence[int]) -> list[
 
 def holdings() -> dict[str, int]:
     """Return what this process holds of the system."""
+    (anonymous_kib,) = re.findall(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return {
         "resident_bytes": Host().resident_bytes(),
+        "anonymous_bytes": int(anonymous_kib) << 10,
         "num_files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         "num_threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
     }

@@ -72,7 +72,8 @@ def test_sleep_and_wake_are_idempotent(worker):
     before = say(worker)
     assert worker.wake_up(TAGS).phases == {}
     worker.sleep(2, TAGS)
-    assert worker.sleep(2, TAGS).freed_bytes < MIB
+    freed_bytes = worker.sleep(2, TAGS).freed_bytes
+    assert worker.device.copies is None or freed_bytes == 0, "on processors others' memory is measured, too"
     assert worker.prepare_wake_up(TAGS) == 0
     assert worker.prepare_wake_up(TAGS) == 0
     worker.wake_up(TAGS)
