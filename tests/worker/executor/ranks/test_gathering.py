@@ -108,7 +108,7 @@ def test_a_rank_that_never_comes_is_named_at_the_deadline(pods, caplog):
     """The leader's time is over once its own rank has come."""
     caplog.set_level("INFO")
     leader, _ = pods(clock=lambda: 2 * WAIT_S if "rank 0 is there" in caplog.text else 0.0)
-    with pytest.raises(RankMissing, match=r"of 2 ranks these did not come within 30 s: 1$"):
+    with pytest.raises(RankMissing, match=rf"of 2 ranks these did not come within {WAIT_S:g} s: 1$"):
         leader.init_device()
 
 
