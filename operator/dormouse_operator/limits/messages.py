@@ -9,7 +9,7 @@ from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_operator.limits.counter import LimitCounter
 
 
-def answers_to(told: pb.LimitQuestions, gateway: str, counter: LimitCounter, now_s: float) -> list[pb.LimitAnswer]:
+def answers_to(counter: LimitCounter, told: pb.LimitQuestions, gateway: str, now_s: float) -> list[pb.LimitAnswer]:
     """Count what a gateway tells, and answer what it asks, in this order."""
     for use in told.uses:
         if told.gateway:

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dormouse_kube.reflector import Backoff
 from dormouse_operator.errors import GatewayLost
 from dormouse_operator.limits.counter import LimitCounter
+from dormouse_operator.limits.messages import answers_to
 from dormouse_operator.observe.gateways import Gateways
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class LimitStreams:
         failures = 0
         while True:
             try:
-                await self._gateways.share_limits(address, self._counter, lambda: len(self._tasks))
+                await self._gateways.share_limits(address, partial(answers_to, self._counter), lambda: len(self._tasks))
             except GatewayLost as error:
                 _LOG.log(logging.DEBUG if failures else logging.WARNING, "limits are not shared: %s", error)
             except Exception:  # noqa: BLE001  # a mistake of ours costs this stream a moment, not the operator

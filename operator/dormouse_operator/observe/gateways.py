@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,10 +19,9 @@ from dormouse_api.tickets import TicketBook
 from dormouse_api.v1 import gateway_control_pb2 as pb
 from dormouse_api.v1 import gateway_control_pb2_grpc as rpc
 from dormouse_operator.errors import GatewayLost
-from dormouse_operator.limits.counter import LimitCounter
-from dormouse_operator.limits.messages import answers_to
 from dormouse_operator.model import Key
 
+Answer = Callable[[pb.LimitQuestions, str, float], Sequence[pb.LimitAnswer]]  # to a gateway of this name, now
 SILENCE_S = 15.0  # a gateway says something every 5 s
 
 
@@ -63,7 +62,7 @@ class Gateways(Protocol):
         """Yield what the gateway there tells, for ever. Raises GatewayLost when it ends, breaks or is silent."""
         ...
 
-    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+    async def share_limits(self, address: str, answer: Answer, num_gateways: Callable[[], int]) -> None:
         """Answer what the gateway there asks about limits, for ever. Raises GatewayLost as `watch` does."""
         ...
 
@@ -104,7 +103,7 @@ class GrpcGateways:
                 update: pb.ActivityUpdate = await self._next(address, call, pb.ActivityUpdate)
                 yield self._parse(update)
 
-    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+    async def share_limits(self, address: str, answer: Answer, num_gateways: Callable[[], int]) -> None:
         """See Gateways."""
         async with self._channel(address) as channel:
             stub: Any = rpc.GatewayControlStub(channel)
@@ -112,7 +111,7 @@ class GrpcGateways:
             while True:
                 told: pb.LimitQuestions = await self._next(address, call, pb.LimitQuestions)
                 gateway = told.gateway or gateway
-                answers = answers_to(told, gateway, counter, self._clock())
+                answers = answer(told, gateway, self._clock())
                 try:
                     await call.write(pb.LimitAnswers(answers=answers, num_gateways=num_gateways()))
                 except (aio.AioRpcError, asyncio.InvalidStateError) as error:

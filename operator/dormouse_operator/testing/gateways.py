@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dormouse_operator.errors import GatewayLost
-from dormouse_operator.limits.counter import LimitCounter
 from dormouse_operator.model import Key
-from dormouse_operator.observe.gateways import Gateways, Report, Told
+from dormouse_operator.observe.gateways import Answer, Gateways, Report, Told
 
 
 @dataclass(slots=True)
@@ -46,9 +45,9 @@ class FakeGateways:
             if self.listeners.get(address) is queue:
                 del self.listeners[address]
 
-    async def share_limits(self, address: str, counter: LimitCounter, num_gateways: Callable[[], int]) -> None:
+    async def share_limits(self, address: str, answer: Answer, num_gateways: Callable[[], int]) -> None:
         """See Gateways. These ask nothing."""
-        del address, counter, num_gateways
+        del address, answer, num_gateways
         await asyncio.Event().wait()
 
     def tell(self, address: str, key: Key | None = None, **facts: Any) -> None:

@@ -149,11 +149,11 @@ async def test_a_mistake_of_ours_costs_a_stream_a_moment(four, caplog):
 
         times = 0
 
-        async def share_limits(self, address, counter, num_gateways):
+        async def share_limits(self, address, answer, num_gateways):
             self.times += 1
             if self.times == 1:
                 raise ValueError("a mistake")
-            await super().share_limits(address, counter, num_gateways)
+            await super().share_limits(address, answer, num_gateways)
 
     async with operator(Broken([four[0][1]])):
         await until(lambda: four[0][0].is_shared)
