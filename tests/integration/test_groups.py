@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 WAIT_S = 150.0
 PROMPT = [1, 2, 3]
 FLAGS = ("--max-model-len", "32", "--block-size", "4", "--worker-cls", FAKE_RANK)
-CARE = ("--rank-timeout", "5", "--engine-restart-window", "1")  # every death is the first: no longer waits
+CARE = ("--rank-timeout", "15", "--engine-restart-window", "1")  # every death is the first: no longer waits
 READY, PROFILED = control.WORKER_STATE_READY, control.WORKER_STATE_PROFILED
 
 
