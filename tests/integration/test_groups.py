@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -147,7 +148,7 @@ def test_a_stopped_rank_ends_the_group_at_the_deadline(group):
     status = kill_and_agree_again(group.leader, pid, signal.SIGSTOP)
     assert status.last_engine_failure.reason == "RankHung"
     assert "rank 1" in status.last_engine_failure.message
-    assert "no sign of life for 5 s" in status.last_engine_failure.message
+    assert "no sign of life for 15 s" in status.last_engine_failure.message
     assert group.leader.greedy(PROMPT, 6) == expected(6)
 
 
@@ -184,10 +185,11 @@ def test_a_rank_that_dies_in_the_middle_of_a_wake_leaves_nothing_half_awake(grou
 
 
 def test_a_rank_that_comes_too_late_is_named_and_is_in_time_for_the_next_attempt(start_worker, model):
-    leader, start_follower = start_leader(start_worker, model, "--group-start-timeout", "5")
+    leader, start_follower = start_leader(start_worker, model, "--group-start-timeout", "10")
     failure = leader.until(lambda status: status.last_engine_failure.reason).last_engine_failure
     assert failure.reason == "RankMissing"
-    assert "of 2 ranks these did not come within 5 s: 1" in failure.message
+    missing = re.search(r"of 2 ranks these did not come within 10 s: ([01, ]+)", failure.message)
+    assert missing[1] in {"1", "0, 1"}, "its own may be as late on a machine that does much else"
     start_follower()
     leader.until(has_state(PROFILED))
     leader.start()
