@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 USERS = ("operator-a", "operator-b", "operator-of-one", "operator-of-all", "gateway", "controller-manager")
 ADMIN = "admin"
-_START_S = 60.0
+_START_S = 180.0
 _SERVICE_CIDR = "10.199.0.0/16"
 # Only what a cluster always has for us: dependents of what is deleted go, and so do the contents of namespaces.
 _CONTROLLERS = "namespace-controller,garbage-collector-controller"
@@ -122,7 +122,7 @@ class ControlPlane:
         """Make one call through etcd's JSON gateway."""
         url = f"http://127.0.0.1:{self._etcd_port}/v3/{call}"
         request = urllib.request.Request(url, json.dumps(body or {}).encode(), {"Content-Type": "application/json"})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=90) as answer:
             return json.load(answer)
 
     def _etcd_flags(self) -> Mapping[str, object]:

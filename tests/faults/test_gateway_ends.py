@@ -17,7 +17,7 @@ from tests.faults.raw_http2 import cut
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 
-LAME_DUCK_S = 0.5
+LAME_DUCK_S = 2.0
 ENDING = "this gateway is shutting down; the request was not sent to any worker"
 
 
@@ -55,7 +55,7 @@ async def complete_over_http(port: int, model: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("num_held", "num_streams", "drain_s"),
-    [(100, 20, 3.0), pytest.param(1000, 200, 15.0, marks=pytest.mark.slow)],
+    [(100, 20, 9.0), pytest.param(1000, 200, 15.0, marks=pytest.mark.slow)],
 )
 async def test_sigterm_while_many_are_held_and_streaming_loses_none(
     town: Town, num_held: int, num_streams: int, drain_s: float
@@ -102,7 +102,7 @@ async def test_sigterm_while_many_are_held_and_streaming_loses_none(
         assert [[first, *more] for first, more in zip(begun, rest, strict=True)] == [ANSWER] * num_streams
         assert Counter(await asyncio.gather(*sleepers)) == {"handed back": num_left}
         assert Counter(await asyncio.gather(*over_http)) == {(503, "1"): num_http}
-        assert await leaving.ended(LAME_DUCK_S + drain_s + 5.0) == 0
+        assert await leaving.ended(LAME_DUCK_S + drain_s + 60.0) == 0
 
         again = [asyncio.create_task(tokens_of(other.ask("sleeper", f"sleeper-{n}"))) for n in range(num_left)]
         await town.holds(staying, num_left)

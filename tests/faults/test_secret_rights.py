@@ -76,7 +76,7 @@ class Account:
         https = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.plane.ca))
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
         try:
-            with opener.open(request, timeout=20) as answer:
+            with opener.open(request, timeout=90) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

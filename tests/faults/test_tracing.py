@@ -73,7 +73,7 @@ async def serves_and_ends(town: Town) -> None:
         answers = await asyncio.gather(*(tokens_of(client.ask("m")) for _ in range(200)))
         assert answers == [ANSWER] * 200
         gateway.terminate()
-        assert await gateway.ended(30) == 0
+        assert await gateway.ended(90) == 0
 
 
 @pytest.fixture
@@ -113,5 +113,5 @@ async def test_a_gateway_whose_endpoint_is_no_url_does_not_start_and_names_the_v
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317")
     gateway = town.start_gateway()
-    assert await gateway.ended(30) == 2
+    assert await gateway.ended(90) == 2
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is 'collector:4317'; allowed is http://HOST:PORT" in gateway.program.tail()
