@@ -149,6 +149,10 @@ bench: install ## Measure against vLLM and transformers; one part with NAME=thro
 bench-peers: install ## Make the environment of the engine that we are compared with: vLLM for processors (6 GB, some minutes)
 	$(PY) -m bench.peer_env
 
+.PHONY: bench-speech-peers
+bench-speech-peers: install ## Make the environment of the Whisper programs that ours is compared with (6 GB, some minutes)
+	$(PY) -m bench.speech_env
+
 .PHONY: bench-operator
 bench-operator: prepare ## Measure the operator over 5,000 deployments on a real API server and KWOK's nodes (as root); ARGS=--help
 	$(PY) -m bench.fleet $(ARGS)

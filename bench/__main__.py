@@ -25,6 +25,7 @@
     speculation drafts beside none on a real chat model, and what proposing takes
     tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
+    speech      Whisper's real-time factor, one stream, beside faster-whisper and openai-whisper (tasks.json)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
     canary      errors that users see of a canary that fails, over two gateways (platform.json)
@@ -70,6 +71,7 @@ from bench import (
     sleep,
     spare,
     speculation,
+    speech,
     startup,
     structured,
     switch,
@@ -102,6 +104,7 @@ BENCHMARKS: dict[str, Measure] = {
     "structured": structured.measure,
     "speculation": speculation.measure,
     "tasks": tasks.measure,
+    "speech": speech.measure,
     "multimodal": multimodal.measure,
     "switch": switch.measure,
     "pools": pools.measure,

@@ -26,6 +26,7 @@ FILES = {
     "conformance": "platform",
     "from_zero": "startup",
     "kv_cache": "quantized",
+    "speech": "tasks",
     "switch": "pools",
     "tenants": "platform",
     "vllm_worker": "platform",
@@ -41,8 +42,10 @@ IN_PARTS = frozenset(
         "quantized",
         "serve",
         "speculation",
+        "speech",
         "startup",
         "switch",
+        "tasks",
         "tenants",
         "vllm_worker",
     }

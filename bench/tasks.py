@@ -60,34 +60,34 @@ class Side:
     """One engine, driven as its process drives it."""
 
     settings: EngineSettings
-    _sent: list[EngineMessage] = field(default_factory=list)
+    sent: list[EngineMessage] = field(default_factory=list)  # since the last question
 
     def __post_init__(self) -> None:
         executor = SingleProcessExecutor(self.settings, {}, Host())
-        self._controller = Controller(self.settings, executor, send=self._sent.append, clock=time.monotonic)
+        self._controller = Controller(self.settings, executor, send=self.sent.append, clock=time.monotonic)
         self._controller.start()
         report = executor.get_memory_report()
-        assert report is not None, self._sent[-1]
+        assert report is not None, self.sent[-1]
         self.run_command(InitializeCache(report.num_gpu_blocks))
 
     def run_command(self, command: Command) -> None:
         """Carry a command out."""
         self._controller.handle(CommandRequest(0, command))
-        result = self._sent[-1]
+        result = self.sent[-1]
         assert isinstance(result, CommandResult), result
         if result.error_reason:
             raise RuntimeError(result.error_message)
 
     def seconds(self, *messages: FrontMessage) -> float:
         """Return how long the engine takes for messages that come at once."""
-        self._sent.clear()
+        self.sent.clear()
         begun_s = time.perf_counter()
         for message in messages:
             self._controller.handle(message)
         while self._controller.has_work:
             self._controller.step()
         seconds = time.perf_counter() - begun_s
-        failed = [sent.failed for sent in self._sent if isinstance(sent, StepOutputs) and sent.failed]
+        failed = [sent.failed for sent in self.sent if isinstance(sent, StepOutputs) and sent.failed]
         assert not failed, failed
         return seconds
 

@@ -10,6 +10,9 @@ for p in gateway worker; do $C --extra $p --extra tracing -c requirements/dev.tx
 # the peer of the benchmarks, in an environment of its own
 $UV pip compile bench/peers.in --override <(echo torch==2.13.0) --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-header --no-annotate -q -o bench/peers.txt
+# the Whisper programs that ours is compared with, with the torch that we have
+$UV pip compile bench/speech_peers.in -c requirements/dev.txt --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-header --no-annotate -q -o bench/speech_peers.txt
 # the clients that are tried against the gateway: those of Python here, those of Node by their package-lock.json
 $UV pip compile requirements/outside.in --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
   --no-annotate -q -o requirements/outside.txt

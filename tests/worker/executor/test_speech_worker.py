@@ -212,7 +212,6 @@ def test_too_little_memory_is_told_with_the_numbers(model, make):
         ({"max_model_len": 32}, "maxModelLen is 32; a window of this model has 64 tokens"),
         ({"tensor_parallel_size": 2}, "pipeline_parallel_size is 2; allowed is 1"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; allowed is 1"),
-        ({"quantization": "int8"}, "quantization is int8"),
         ({"enable_lora": True}, "enable_lora"),
         ({"speculation_method": "ngram"}, "speculation_method"),
         ({"kv_store_dir": "/tmp/x"}, "kv_store_dir"),

@@ -7,17 +7,17 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import AUTO, NONE, EngineSettings
 
 
-def check_quantization(settings: EngineSettings, layout: Layout, *, is_stored: bool, generates: bool) -> None:
+def check_quantization(settings: EngineSettings, layout: Layout, *, is_stored: bool, can_round: bool) -> None:
     """Raise InvalidSettings where a quantization does not go with the model, or with what else is asked of it.
 
-    `is_stored`: the files have quantized weights. `generates`: the task is to write text.
+    `is_stored`: the files have quantized weights. `can_round`: a model of this kind may have fewer bits.
     """
     if layout.world_size > 1 and (is_stored or settings.quantization != NONE):
         raise InvalidSettings(
             f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
             "ranks; a quantized model runs on one"
         )
-    if settings.quantization != NONE and not generates:
+    if settings.quantization != NONE and not can_round:
         raise InvalidSettings(
             f"quantization is {settings.quantization}, and so far nothing is quantized beside task {settings.task}; "
             "set it to none"

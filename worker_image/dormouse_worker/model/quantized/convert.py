@@ -7,7 +7,7 @@ multiplied with it, a token reads one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -21,19 +21,21 @@ from dormouse_worker.model.quantized.rounding import rounding_of
 from dormouse_worker.model.weights.layout import Slot
 
 
-def convert(module: Any, method: str) -> Mapping[str, Replaced]:
+def convert(module: Any, method: str, rounds: Callable[[str], bool] = lambda _: True) -> Mapping[str, Replaced]:
     """Replace what is to be quantized; return what was replaced, by the name of the weight.
+
+    Maps of which `rounds` says no by their path stay as they are, and so do all parts there.
 
     Raises InvalidSettings, naming the part, for a model with matrices that are neither linear maps nor embeddings.
     """
-    for name, why in _misfits(module):
+    for name, why in _misfits(module, rounds):
         raise InvalidSettings(f"quantization is {method}, which {name} {why}; set quantization to none")
     made: dict[int, QuantizedLinear] = {}  # by the plain weight
     replaced: dict[str, Replaced] = {}
     head_weight = _head_weight(module)
     kept = []  # plain weights, which give the identities
     for path, part in list(module.named_modules()):
-        if type(part) is not nn.Linear or _is_tied_oddly(module, part):
+        if type(part) is not nn.Linear or not rounds(path) or _is_tied_oddly(module, part):
             continue
         kept.append(part.weight)
         chosen = rounding_of(method, is_head=part.weight is head_weight)
@@ -67,8 +69,10 @@ def _head_weight(module: Any) -> Any:
     return getattr(find(), "weight", None) if find is not None else None
 
 
-def _misfits(module: Any) -> Iterator[tuple[str, str]]:
+def _misfits(module: Any, rounds: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     for path, part in module.named_modules():
+        if not rounds(path):
+            continue
         for name, parameter in part.named_parameters(recurse=False):
             if parameter.dim() > 1 and not isinstance(part, nn.Linear | nn.Embedding):
                 yield f"{path}.{name}".lstrip("."), f"of a {type(part).__name__} cannot have"

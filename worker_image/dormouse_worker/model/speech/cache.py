@@ -1,6 +1,6 @@
 """The cache of a model that reads sound. A place is what one window needs, of two kinds.
 
-cross   keys and values of the encoded window, written once: max_source_positions rows a layer
+cross   keys and values of the encoded window, written once, head by head: max_source_positions rows a layer
 own     keys and values of the decoder's tokens, written as they come: max_target_positions rows a layer
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from dormouse_worker.model.cache_store import CacheStore
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.kv_cache import CacheSpec, KVCache, LayerSpec
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache, LayerCache, LayerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class KeysValues:
-    """One layer's rows of one place: key and value [rows, heads, head_size], views of the cache."""
+    """One layer's rows of one place: key and value, views of the cache."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -69,11 +69,17 @@ class Places:
         return cls(KVCache(sizes.cross, num_places, device), KVCache(sizes.own, num_places, device))
 
     def cross_of(self, place: int, layer: int) -> KeysValues:
-        """Return all rows of what is encoded."""
-        return _rows(self.cross, place, layer, self.cross.spec.block_size)
+        """Return all that is encoded, [heads, rows, head size]: a token reads one head after the other."""
+        rows = _rows(self.cross, place, layer, self.cross.spec.block_size)
+        return KeysValues(_head_by_head(rows.key), _head_by_head(rows.value))
+
+    def cross_by_head(self, layer: int) -> LayerCache:
+        """Return the same of all places as blocks of one head: block place × heads + head."""
+        pool = self.cross.layer(layer)
+        return LayerCache(pool.key.view(-1, 1, pool.key.shape[-1]), pool.value.view(-1, 1, pool.value.shape[-1]))
 
     def own_of(self, place: int, layer: int, num_rows: int) -> KeysValues:
-        """Return the first rows of the decoder's tokens."""
+        """Return the first rows of the decoder's tokens, [rows, heads, head size]."""
         return _rows(self.own, place, layer, num_rows)
 
 
@@ -101,6 +107,11 @@ class SpeechCache:
         """Give everything back, whatever the state."""
         self._cross.close()
         self._own.close()
+
+
+def _head_by_head(rows: torch.Tensor) -> torch.Tensor:
+    """Return the memory of rows [rows, heads, head size] as [heads, rows, head size]."""
+    return rows.view(rows.shape[1], rows.shape[0], rows.shape[2])
 
 
 def _rows(cache: KVCache, place: int, layer: int, num_rows: int) -> KeysValues:

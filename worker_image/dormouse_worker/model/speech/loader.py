@@ -20,6 +20,7 @@ from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.speech.cache import Sizes
+from dormouse_worker.model.speech.native import choose_arithmetic
 from dormouse_worker.model.speech.network import Network
 from dormouse_worker.model.weights.kind import ModelKind
 from dormouse_worker.model.weights.loading import load_weights
@@ -53,7 +54,7 @@ class LoadedSpeech:
             str(self.sizes.dtype).removeprefix("torch."),
             self.load_report.num_bytes,
             self.load_report.seconds,
-            compute_path="torch: transformers' encoder and decoder layers over places; not native: it reads sound",
+            compute_path=self.network.arithmetic.name,
             vocab_size=self.spec.vocab_size,
             task=TRANSCRIBE,
         )
@@ -74,17 +75,25 @@ def load_speech(settings: EngineSettings, device: Device) -> LoadedSpeech:
             files.path, local_files_only=True, trust_remote_code=False
         )
         check_device(device.name, device.capability, settings.dtype, files.config)
-        kind = ModelKind(AutoModelForSpeechSeq2Seq, lambda: "sdpa")
+        kind = ModelKind(AutoModelForSpeechSeq2Seq, lambda: "sdpa", rounds=_meets_tokens)
         loaded = load_weights(config, settings, device, files, kind=kind)
     logger.info("%s: %s", files.path, loaded.report)
+    sizes = _sizes(config, spec, loaded.module.dtype)
+    arithmetic = choose_arithmetic(loaded.module, sizes, settings, device)
     return LoadedSpeech(
-        network=Network(loaded.module, device.torch_device),
+        network=Network(loaded.module, device.torch_device, arithmetic),
         spec=spec,
-        sizes=_sizes(config, spec, loaded.module.dtype),
+        sizes=sizes,
         weights=loaded.store,
         load_report=loaded.report,
         num_parameters=loaded.num_parameters,
     )
+
+
+def _meets_tokens(path: str) -> bool:
+    """Return whether a part meets one token at a time, where bits are time; others meet a whole window."""
+    is_of_tokens = path == "proj_out" or path.startswith("model.decoder.")
+    return is_of_tokens and not path.endswith(("encoder_attn.k_proj", "encoder_attn.v_proj"))
 
 
 def _sizes(config: Any, spec: SpeechSpec, dtype: Any) -> Sizes:

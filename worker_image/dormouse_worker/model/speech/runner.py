@@ -16,9 +16,9 @@ from dormouse_worker.model.promised_files import AnotherFile, read_promised
 from dormouse_worker.model.sampling.draw import draw
 from dormouse_worker.model.sampling.exact_softmax import weigh
 from dormouse_worker.model.sampling.philox import uniforms
+from dormouse_worker.model.speech.arithmetic import spans_of
 from dormouse_worker.model.speech.cache import Places
 from dormouse_worker.model.speech.loader import LoadedSpeech
-from dormouse_worker.model.speech.network import spans_of
 from dormouse_worker.model.speech.rules import TokenRules
 
 logger = logging.getLogger(__name__)

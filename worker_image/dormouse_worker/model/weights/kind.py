@@ -18,6 +18,7 @@ class ModelKind:
     auto_class: Any = AutoModelForCausalLM
     register: Callable[[], str | dict[str, str]] = register  # makes the attention known; returns whose is which
     options: Mapping[str, Any] = field(default_factory=dict)  # of the class's constructor
+    rounds: Callable[[str], bool] | None = None  # which maps, by their path, may have fewer bits; None = no model's
 
 
 def _register_text() -> dict[str, str]:
@@ -25,5 +26,5 @@ def _register_text() -> dict[str, str]:
     return {"text_config": register(), "vision_config": "sdpa"}
 
 
-GENERATES = ModelKind()
+GENERATES = ModelKind(rounds=lambda _: True)
 SEES = ModelKind(AutoModelForImageTextToText, _register_text)  # it generates, too

@@ -93,7 +93,7 @@ def load_weights(
     layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
     config = config if stored_kind is None else plain_config(config)
     is_stored = getattr(config, "quantization_config", None) is not None
-    check_quantization(settings, layout, is_stored=is_stored, generates=kind is GENERATES)
+    check_quantization(settings, layout, is_stored=is_stored, can_round=kind.rounds is not None)
     check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
     keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
@@ -144,13 +144,13 @@ def _plan(
 ) -> _Plan:
     if settings.load_format == "dummy":
         module = build_skeleton(config, _dtype(config, settings, {}), kind).module
-        return _finish(module, DummySource(settings.seed), settings, layout)
+        return _finish(module, DummySource(settings.seed), settings, layout, kind)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout, kind)
     if files.gguf is not None or stored_as.kind is not None:
         return _plan_stored(config, settings, files, layout, kind, stored_as)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
-    return _finish(*found, settings, layout)
+    return _finish(*found, settings, layout, kind)
 
 
 def _plan_stored(
@@ -174,14 +174,15 @@ def _plan_stored(
     else:
         assert stored_as.kind is not None, "asked for by the plan"
         source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined)
-    return replace(_finish(skeleton.module, source, settings, layout), num_parameters=num_parameters)
+    return replace(_finish(skeleton.module, source, settings, layout, kind), num_parameters=num_parameters)
 
 
-def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout) -> _Plan:
+def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout: Layout, kind: ModelKind) -> _Plan:
     """Quantize a whole module, whose plain weights the source has, and cut it down to the rank's part, as is wanted."""
     num_parameters, linears = _count(module), find_linears(module)
     if settings.quantization != NONE:
-        source = OnlineSource(source, convert(module, settings.quantization))
+        assert kind.rounds is not None, "checked"
+        source = OnlineSource(source, convert(module, settings.quantization, kind.rounds))
     shares = cut(module, layout) if layout.world_size > 1 else {}
     if shares:
         source = SlicedSource(source, shares)

@@ -1,0 +1,161 @@
+"""Whisper's decoder by our kernels for processors. What a row gets depends on nothing but itself.
+
+A token reads all weights and all that its window has encoded, once: what takes time is memory, and our kernels read it
+in larger pieces than torch's do. The encoder meets a weight with 1,500 rows at a time, which torch's libraries do well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dormouse_worker.common.ipc import NATIVE
+from dormouse_worker.common.settings import AUTO, NONE, EngineSettings
+from dormouse_worker.engine.speech.batch import SpeechRow
+from dormouse_worker.model.arrays import Ints
+from dormouse_worker.model.attention.interface import AttentionMetadata
+from dormouse_worker.model.attention.native_plan import TYPES, NativePlan
+from dormouse_worker.model.context import AttentionCall
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.lean.native import FORMATS
+from dormouse_worker.model.quantized.modules import QuantizedLinear
+from dormouse_worker.model.speech.arithmetic import Arithmetic, InTorch, Windows, attend, spans_of
+from dormouse_worker.model.speech.cache import Places, Sizes
+from dormouse_worker.model.tensors import name_of, pointer_to
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels, Missing, load_kernels
+
+
+def choose_arithmetic(module: Any, sizes: Sizes, settings: EngineSettings, device: Device) -> Arithmetic:
+    """Return what computes a model whose weights lie where they stay."""
+    kernels = load_kernels()
+    if device.torch_device.type != "cpu":
+        return InTorch(f"it runs on {device.torch_device.type}")
+    if settings.model_impl == "transformers":
+        return InTorch("model_impl is transformers")
+    if settings.attention_backend not in (AUTO, NATIVE):
+        return InTorch(f"attention_backend is {settings.attention_backend}")
+    if isinstance(kernels, Missing):
+        return InTorch(kernels.reason)
+    if name_of(sizes.dtype) not in TYPES:
+        return InTorch(f"the kernels compute in {' and '.join(TYPES)}")
+    if sizes.head_size > abi.MAX_HEAD_SIZE:
+        return InTorch(f"heads have {sizes.head_size} numbers, and the kernels take up to {abi.MAX_HEAD_SIZE}")
+    return InKernels(module, sizes, kernels, settings.quantization)
+
+
+class InKernels:
+    """Implements `Arithmetic`, on as many threads as torch has. Sums are float32."""
+
+    def __init__(self, module: Any, sizes: Sizes, kernels: Kernels, quantization: str = NONE) -> None:
+        """The module's weights keep their addresses."""
+        kernels.set_num_threads(torch.get_num_threads())
+        suffix = "" if quantization == NONE else f" {quantization}"
+        self.name = f"{NATIVE} {kernels.name}{suffix}, the encoder in torch"
+        self._kernels = kernels
+        self._dtype = TYPES[name_of(sizes.dtype)]
+        self._maps = {id(part): _described(part) for part in module.modules() if _is_map(part)}
+
+    def __repr__(self) -> str:
+        return f"InKernels({self.name!r}, {len(self._maps)} maps)"
+
+    def linear(self, part: Any, rows: torch.Tensor) -> torch.Tensor:
+        """See `Arithmetic`."""
+        taken = rows.float().contiguous()
+        out = torch.empty(len(taken), part.out_features)
+        self._kernels.multiply(
+            self._dtype,
+            taken.data_ptr(),
+            self._maps[id(part)],
+            out.data_ptr(),
+            num_rows=len(taken),
+            columns=part.in_features,
+            num_outputs=part.out_features,
+        )
+        return out.to(rows.dtype)
+
+    def windows(self, rows: Sequence[SpeechRow], places: Places) -> Windows:
+        """See `Arithmetic`."""
+        return NativeWindows(self._kernels, rows, places)
+
+
+class NativeWindows:
+    """Implements `Windows`: a place is a block.
+
+    Of what is encoded each head has a block of its own, and each of its queries is a sequence of one row: it reads one
+    stretch of memory. A prompt's tokens attend in torch, which reads that once for all of them.
+    """
+
+    def __init__(self, kernels: Kernels, rows: Sequence[SpeechRow], places: Places) -> None:
+        self._rows, self._spans, self._places = rows, spans_of(rows), places
+        counts = [span.stop - span.start for span in self._spans]
+        positions = np.concatenate([np.arange(row.num_cached, len(row.token_ids)) for row in rows])
+        blocks = np.asarray([row.place for row in rows])
+        self._own = _plan(kernels, counts, blocks, positions, places.own.spec.block_size)
+        self._lone = [span.start for span, count in zip(self._spans, counts, strict=True) if count == 1]
+        if self._lone:
+            heads, size = places.cross.layer(0).key.shape[1], places.cross.spec.block_size
+            lone = np.asarray([row.place for row, count in zip(rows, counts, strict=True) if count == 1])
+            each = (lone[:, None] * heads + np.arange(heads)).reshape(-1)
+            self._cross = _plan(kernels, np.ones_like(each), each, np.full(len(each), size - 1), size)
+
+    def __repr__(self) -> str:
+        return f"NativeWindows({len(self._rows)}, {len(self._lone)} of one token)"
+
+    def attend_own(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """See `Windows`."""
+        pool = self._places.own.layer(layer)
+        self._own.write(pool, key, value)
+        mixed: torch.Tensor = self._own.attend(_call(layer), query, pool)
+        return mixed
+
+    def attend_cross(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """See `Windows`."""
+        if len(self._lone) == len(query):
+            return self._attend_lone(layer, query)
+        mixed = torch.empty_like(query)
+        if self._lone:
+            mixed[self._lone] = self._attend_lone(layer, query[self._lone])
+        for row, span in zip(self._rows, self._spans, strict=True):
+            if span.stop - span.start > 1:
+                mixed[span] = attend(query[span], self._places.cross_of(row.place, layer))
+        return mixed
+
+    def _attend_lone(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        by_head = query.reshape(-1, 1, query.shape[-1])
+        mixed: torch.Tensor = self._cross.attend(_call(layer), by_head, self._places.cross_by_head(layer))
+        return mixed.view_as(query)
+
+
+def _plan(kernels: Kernels, counts: Sequence[int] | Ints, blocks: Ints, positions: Ints, block_size: int) -> NativePlan:
+    """Return a pass over sequences of so many rows, each with one block; a row sees it up to its position."""
+    return NativePlan(
+        kernels,
+        AttentionMetadata(
+            query_starts=np.concatenate([[0], np.cumsum(counts)]),
+            context_lens=np.full(len(blocks), block_size),
+            block_tables=blocks.reshape(-1, 1),
+            slot_mapping=np.repeat(blocks * block_size, counts) + positions,
+            positions=positions,
+            block_size=block_size,
+        ),
+    )
+
+
+def _call(layer: int) -> AttentionCall:
+    return AttentionCall(layer_idx=layer, scale=1.0)  # queries are scaled before they are split up
+
+
+def _is_map(part: Any) -> bool:
+    return isinstance(part, nn.Linear | QuantizedLinear)
+
+
+def _described(part: nn.Linear | QuantizedLinear) -> abi.Linear:
+    bias = None if part.bias is None else pointer_to(part.bias)
+    if isinstance(part, nn.Linear):
+        return abi.Linear(pointer_to(part.weight), bias, abi.PLAIN, None)
+    return abi.Linear(pointer_to(part.weight), bias, FORMATS[part.format.name], pointer_to(part.weight_scale))
