@@ -81,7 +81,7 @@ def follow(heard):
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 0.02)])
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 0.05)])
 def test_the_kernels_say_what_torch_says(load, dtype, apart):
     ours, plain = load(dtype=dtype), load(dtype=dtype, attention_backend="sdpa")
     assert ours.info.compute_path.startswith("native ")
@@ -115,7 +115,7 @@ def test_what_is_read_for_each_token_has_fewer_bits_and_says_nearly_the_same(loa
     assert not any(isinstance(part, QuantizedLinear) for part in rounded.network.module.model.encoder.modules())
     assert "int8" in rounded.info.compute_path
     for some, others in zip(follow(Heard(rounded, rounded.network)), follow(Heard(plain, plain.network)), strict=True):
-        assert 0 < (some - others).norm() <= 0.05 * others.norm()
+        assert 0 < (some - others).norm() <= 0.1 * others.norm()
 
 
 @torch.inference_mode()
@@ -126,7 +126,7 @@ def test_torch_reads_fewer_bits_too(load):
     for some, others in zip(
         follow(Heard(in_torch, in_torch.network)), follow(Heard(model, model.network)), strict=True
     ):
-        assert (some - others).norm() <= 0.05 * others.norm()
+        assert (some - others).norm() <= 0.1 * others.norm()
 
 
 @pytest.mark.parametrize(
