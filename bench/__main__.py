@@ -14,6 +14,7 @@
     coldstart   wakes from both levels and from no pod at all, beyond the worker's own time (as root)
     groups      groups beside one worker: tokens, decode, a step's bytes, a rank that is killed
     sessions    a session of 4,000 tokens after sleeps and in another process, beside computing it; what writing costs
+    roles       two workers for prompts and two that decode beside four plain ones: gaps between tokens
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
     kv_cache    a cache of 8 bits: perplexity of long contexts, blocks, attention's time (quantized.json)
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, others beside it, sleep and wake
@@ -66,6 +67,7 @@ from bench import (
     pools,
     prefix,
     quantized,
+    roles,
     serve,
     sessions,
     sleep,
@@ -95,6 +97,7 @@ BENCHMARKS: dict[str, Measure] = {
     "serve": serve.measure,
     "sleep": sleep.measure,
     "sessions": sessions.measure,
+    "roles": roles.measure,
     "gateway": gateway.measure,
     "platform": platform.measure,
     "canary": canary.measure,

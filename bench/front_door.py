@@ -1,6 +1,7 @@
 """A gateway as it is, before workers of this machine: `python -m bench.front_door MODEL PORT…`.
 
-Kubernetes is in memory and says that there is an InferenceDeployment with a pod for each, at these ports of loopback.
+Kubernetes is in memory and says that there is an InferenceDeployment with a pod for each, at these ports of loopback;
+of one that is PORT/UID/ROLE with this UID and, unless it is empty, role.
 The gateway's port is the one line on standard output; it ends with standard input.
 """
 
@@ -40,7 +41,7 @@ class Door:
 
 
 @contextmanager
-def open_door(model: str, *worker_ports: int) -> Iterator[Door]:
+def open_door(model: str, *worker_ports: int | str) -> Iterator[Door]:
     """A gateway before these workers, ended with the block. Raises RuntimeError if it does not start."""
     command = [sys.executable, "-m", "bench.front_door", model, *map(str, worker_ports)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
@@ -55,18 +56,21 @@ def open_door(model: str, *worker_ports: int) -> Iterator[Door]:
             process.stdin.close()
 
 
-async def serve(model: str, worker_ports: Sequence[int]) -> None:
+async def serve(model: str, places: Sequence[str]) -> None:
     """Be the gateway until standard input ends. Raises TimeoutError if it does not hear of all workers."""
     kube = ControlledKube()
     kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model))
-    for number, port in enumerate(worker_ports):
-        kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}", uid=POD_UID))
+    for number, place in enumerate(places):
+        port, uid, role = place.split("/") if "/" in place else (place, POD_UID, "")
+        made = pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}", uid=uid)
+        made["metadata"]["labels"] |= {"role": role} if role else {}
+        kube.put(PODS, made)
     settings = Settings(host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, lame_duck_s=0)
     gateway, stop = Gateway(settings, Seeds((GATEWAY_SEED,)), kube), asyncio.Event()
     ports = await gateway.start()
     running = asyncio.create_task(gateway.run(stop))
     async with asyncio.timeout(START_TIMEOUT_S):
-        while sum(load.awake_workers for load in _activities(gateway)) < len(worker_ports):  # noqa: ASYNC110  # nobody tells of it
+        while sum(load.awake_workers for load in _activities(gateway)) < len(places):  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(POLL_S)
     print(ports.inference, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -83,4 +87,4 @@ def _activities(gateway: Gateway) -> Iterator[Activity]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    uvloop.run(serve(sys.argv[1], [int(port) for port in sys.argv[2:]]))
+    uvloop.run(serve(sys.argv[1], sys.argv[2:]))

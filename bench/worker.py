@@ -16,6 +16,7 @@ from bench.helpers import environment
 from dormouse_api import testing_tickets
 from dormouse_api.limits import channel_options
 from dormouse_api.names import Role
+from dormouse_api.tickets import Proof
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
@@ -57,13 +58,14 @@ class Worker:
         flags: Sequence[str] = (),
         max_blocks: int | None = MAX_BLOCKS,
         variables: Mapping[str, str] | None = None,
+        pod_uid: str = testing_tickets.POD_UID,
     ) -> None:
-        self._max_blocks = max_blocks
+        self._max_blocks, self._pod_uid = max_blocks, pod_uid
         self.port, self.control_port, metrics_port = free_port(), free_port(), free_port()
         ports = {"--port": self.port, "--control-port": self.control_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "--model", str(model), *FLAGS, *flags]
         command += [word for flag, port in ports.items() for word in (flag, str(port))]
-        env = {**environment(), **testing_tickets.environment(), **(variables or {})}
+        env = {**environment(), **testing_tickets.environment(pod_uid), **(variables or {})}
         self.process = subprocess.Popen(command, env=env)
         self._channels = [self._open(self.port), self._open(self.control_port)]
         self.inference = inference_rpc.InferenceStub(self._channels[0])
@@ -88,7 +90,7 @@ class Worker:
         for status in self._control.WatchStatus(
             control.GetStatusRequest(),
             timeout=START_TIMEOUT_S,
-            metadata=testing_tickets.proof(Role.OPERATOR),
+            metadata=self._proof(),
             wait_for_ready=True,
         ):
             if status.state == control.WORKER_STATE_FAILED:
@@ -99,22 +101,22 @@ class Worker:
         """Agree with itself on the blocks that it reported, no more than its most."""
         blocks = report.num_gpu_blocks if self._max_blocks is None else min(report.num_gpu_blocks, self._max_blocks)
         request = control.InitializeCacheRequest(epoch=EPOCH, num_gpu_blocks=blocks)
-        self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+        self._control.InitializeCache(request, timeout=START_TIMEOUT_S, metadata=self._proof())
 
     def sleep(self, level: int) -> None:
         """Have it sleep once nothing runs."""
         request = control.SleepRequest(epoch=EPOCH, level=level)
-        self._control.Sleep(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+        self._control.Sleep(request, timeout=START_TIMEOUT_S, metadata=self._proof())
 
     def wake_up(self) -> None:
         """Have it wake; from STANDBY it has to be opened again."""
         request = control.WakeUpRequest(epoch=EPOCH)
-        self._control.WakeUp(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+        self._control.WakeUp(request, timeout=START_TIMEOUT_S, metadata=self._proof())
 
     def give_up(self) -> None:
         """Have it end what it runs, as where that goes on elsewhere, and serve again."""
         request = control.PrepareSleepRequest(epoch=EPOCH, level=1, mode=control.DRAIN_MODE_ABORT)
-        self._control.PrepareSleep(request, timeout=START_TIMEOUT_S, metadata=testing_tickets.proof(Role.OPERATOR))
+        self._control.PrepareSleep(request, timeout=START_TIMEOUT_S, metadata=self._proof())
         self.wake_up()
 
     def open(self) -> None:
@@ -124,6 +126,9 @@ class Worker:
                 self.initialize_cache(status.report)
                 return
         raise RuntimeError("the worker ended before it was profiled")
+
+    def _proof(self) -> Proof:
+        return testing_tickets.proof(Role.OPERATOR, self._pod_uid)
 
     def _open(self, port: int) -> grpc.Channel:
         return grpc.insecure_channel(f"127.0.0.1:{port}", options=channel_options())
@@ -137,9 +142,10 @@ def ready_worker(
     flags: Sequence[str] = (),
     max_blocks: int | None = MAX_BLOCKS,
     variables: Mapping[str, str] | None = None,
+    pod_uid: str = testing_tickets.POD_UID,
 ) -> Iterator[Worker]:
     """A worker that serves, ended with the block."""
-    worker = Worker(model, program=program, flags=flags, max_blocks=max_blocks, variables=variables)
+    worker = Worker(model, program=program, flags=flags, max_blocks=max_blocks, variables=variables, pod_uid=pod_uid)
     try:
         worker.open()
         yield worker

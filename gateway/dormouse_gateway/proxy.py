@@ -98,6 +98,7 @@ class InferenceProxy:
         self._holder = holder
         self._keys = keys or Keyring()
         self._forward = forward or partial(requests.forwarded_metadata, has_role=has_role, salts=salts or Salts())
+        self._has_role = has_role
         self._default_deadline_s = default_deadline_s
         self._rng = rng or random.SystemRandom()
         self._clock = migrator.clock
@@ -204,7 +205,8 @@ class InferenceProxy:
         salt = requests.sent_salt(metadata)
         demand = read_demand(request, num_bytes=len(body), salt=salt, adapter=meant.adapter)
         if deployment.roles:
-            can_hand_over, least = self._router.pool.can_hand_over(deployment.key), deployment.min_prefill_tokens
+            can_hand_over = self._has_role and self._router.pool.can_hand_over(deployment.key)
+            least = deployment.min_prefill_tokens
             role = role_of(request, demand, least_tokens=least, can_hand_over=can_hand_over)
             demand = replace(demand, role=role)
         call = Call(method, deployment, body, metadata, deadline, wait, demand, adapter=meant.adapter)

@@ -130,6 +130,8 @@ def _check_model(model: str) -> None:
 def _check_generate(request: pb.GenerateRequest) -> None:
     if request.HasField("resume"):
         raise _invalid("resume is set; only a gateway may set it towards a worker")
+    if request.remote_decode:
+        raise _invalid("remote_decode is true; only a gateway may set it towards a worker")
     _check_request_id(request.request_id)
 
 

@@ -18,7 +18,7 @@ def role_of(request: object, demand: Demand, *, least_tokens: int, can_hand_over
 
 def _may_be_split(request: object) -> bool:
     """Return whether one worker may compute the prompt and another one go on, with nothing computed twice."""
-    if not isinstance(request, pb.GenerateRequest) or request.HasField("resume"):
+    if not isinstance(request, pb.GenerateRequest):
         return False
     params = request.sampling_params
     is_single = params.n <= 1 and params.max_tokens != 1

@@ -20,6 +20,7 @@ REFUSED = {
     "no model": (pb.GenerateRequest(text="a"), ["model is empty"]),
     "a model name that is too long": (pb.GenerateRequest(model="m" * 300), ["model", "300", "256"]),
     "resume": (pb.GenerateRequest(model="m", resume=pb.Resume()), ["resume"]),
+    "remote decode": (pb.GenerateRequest(model="m", remote_decode=True), ["remote_decode"]),
     "a long request id": (pb.GenerateRequest(model="m", request_id="r" * 129), ["request_id", "129", "128"]),
     "a request id that would break a log": (pb.GenerateRequest(model="m", request_id="a\nb"), ["request_id", r"a\nb"]),
     "a request id outside of ASCII": (pb.GenerateRequest(model="m", request_id="é"), ["request_id", "é"]),

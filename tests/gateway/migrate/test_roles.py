@@ -107,6 +107,14 @@ async def test_a_worker_that_decodes_and_dies_costs_no_token_and_is_told_as_a_mo
     assert sum(answer.choices[0].migrated for answer in answers) == (dies_after < 5)
 
 
+async def test_a_gateway_that_can_prove_no_role_has_it_answered_whole(house):
+    house.gateway._proxy._has_role = False
+    async with narrators(2) as workers:
+        await settle(house, workers, PREFILL, DECODE)
+        check_whole(await answer_of(ask(house, sampling_params=ONE)), 1)
+        assert (asked(workers[0]), asked(workers[1])) == ((0, 0), (1, 0))
+
+
 async def test_without_moves_it_is_handed_over_all_the_same(make_house):
     async with make_house(max_moves=0) as house, narrators(2) as workers:
         await settle(house, workers, PREFILL, DECODE)
@@ -133,7 +141,6 @@ LONG = Demand(prompt_tokens=600)
         (pb.GenerateRequest(sampling_params=pb.SamplingParams(n=2)), LONG, DECODE),
         (pb.GenerateRequest(sampling_params=pb.SamplingParams(max_tokens=1)), LONG, DECODE),
         (pb.GenerateRequest(sampling_params=pb.SamplingParams(prompt_logprobs=0)), LONG, DECODE),
-        (pb.GenerateRequest(resume=pb.Resume()), LONG, DECODE),
         (pb.GenerateRequest(chat=pb.Chat(messages=[IMAGE])), LONG, DECODE),
         (pb.DecideRequest(), LONG, DECODE),
     ],
