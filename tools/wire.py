@@ -1,9 +1,9 @@
-"""Keeps the wire contract compatible: what was noted once is there still, with the same number and type.
+"""Keeps contracts compatible: what was noted once is there still, in messages with its number, everywhere of its type.
 
     python -m tools.wire           notes in tools/wire.txt what was added; refuses to drop what is there
     python -m tools.wire --check   fails where the contract broke
 
-Operator, gateways and workers of two releases meet at every upgrade, in any pairing.
+Operator, gateways and workers of two releases meet at every upgrade, in any pairing, and so do they and resources.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import Any
 
 from dormouse_api.v1 import gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2
 from tools.bootstrap import ROOT
+from tools.pages.resource import all_fields
 
 NOTED = ROOT / "tools" / "wire.txt"
 FILES = (gateway_control_pb2, inference_pb2, kv_blocks_pb2, relay_pb2, worker_control_pb2)
 
 
 def contract() -> list[str]:
-    """Return a line for each method, field and value, sorted."""
-    return sorted(line for file in FILES for line in _lines(file.DESCRIPTOR))
+    """Return a line for each method, field and value of messages and resources, sorted."""
+    wire = (line for file in FILES for line in _lines(file.DESCRIPTOR))
+    resources = (line for path in ROOT.glob("crds/*.yaml") for line in _of_resource(path.stem))
+    return sorted((*wire, *resources))
 
 
 def dropped(noted: Iterable[str], now: Iterable[str]) -> list[str]:
@@ -57,6 +60,14 @@ def _of_message(message: Any) -> Iterator[str]:
 def _of_enum(enum: Any) -> Iterator[str]:
     for value in enum.values:
         yield f"value {enum.full_name}.{value.name} = {value.number}"
+
+
+def _of_resource(plural: str) -> Iterator[str]:
+    """Yield the fields of spec and status, and the values that a field may have."""
+    for field in all_fields(plural):
+        yield f"resource {plural} {field.path}: {field.kind}"
+        for value in field.schema.get("enum", ()):
+            yield f"resource {plural} {field.path} = {value!r}"
 
 
 def keep(path: Path, now: Sequence[str], *, is_check: bool) -> str:

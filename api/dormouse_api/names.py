@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 GROUP = "inference.dormouse.dev"
-VERSION = "v1alpha1"
+VERSION = "v1alpha1"  # the one that we write and read, and in which the API server stores
 KIND = "InferenceDeployment"
 PLURAL = "inferencedeployments"
 POOL_KIND = "GpuPool"
@@ -13,6 +13,7 @@ POOL_PLURAL = "gpupools"
 ADAPTER_KIND = "InferenceAdapter"
 KEY_KIND = "InferenceKey"
 API_VERSION = f"{GROUP}/{VERSION}"
+API_VERSIONS = (API_VERSION, f"{GROUP}/v1beta1")  # those that are served, and say the same
 
 INFERENCE_PORT = 50051  # workers and gateway: dormouse.v1.Inference, health, reflection
 CONTROL_PORT = 50052  # workers: WorkerControl; gateway: GatewayControl

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dormouse_api.names import API_VERSION, GROUP, KIND
+from dormouse_api.names import API_VERSION, API_VERSIONS, GROUP, KIND
 from dormouse_cli import find
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.follow import settled
@@ -54,12 +54,13 @@ def _checked(document: Any, number: int, namespace: str) -> Resource:
         raise CommandFailed(f"document {number} is no Kubernetes object with apiVersion, kind and metadata")
     kind, version = document.get("kind"), document.get("apiVersion")
     if kind != KIND or not str(version).startswith(f"{GROUP}/"):
-        raise CommandFailed(f"document {number} is a {kind} of {version}; apply takes {KIND} of {API_VERSION} only")
-    if version != API_VERSION:
-        raise CommandFailed(f"document {number} has apiVersion {version}; this command line speaks {API_VERSION}")
+        raise CommandFailed(f"document {number} is a {kind} of {version}; apply takes {KIND} of {GROUP} only")
+    if version not in API_VERSIONS:
+        words = f"this command line speaks {' and '.join(API_VERSIONS)}"
+        raise CommandFailed(f"document {number} has apiVersion {version}; {words}")
     if not document["metadata"].get("name"):
         raise CommandFailed(f"document {number} has no metadata.name")
-    return {**document, "metadata": {"namespace": namespace, **document["metadata"]}}
+    return {**document, "apiVersion": API_VERSION, "metadata": {"namespace": namespace, **document["metadata"]}}
 
 
 async def apply(session: Session, manifests: Sequence[Resource], *, timeout_s: float | None) -> None:

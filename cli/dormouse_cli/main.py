@@ -58,6 +58,7 @@ app.command(
 )(talk.serve)
 app.command(rich_help_panel=_CARE)(care.doctor)
 app.command(rich_help_panel=_CARE)(care.report)
+app.command(rich_help_panel=_CARE)(care.migrate_storage)
 app.command(rich_help_panel=_CARE)(care.completion)
 
 

@@ -15,9 +15,9 @@ _HEADS = ("Field", "Type", "Default", "Allowed", "What")
 
 
 def schema(plural: str) -> Schema:
-    """Return the schema of the one version of a resource."""
+    """Return the schema of a resource, which all its versions share."""
     path = ROOT / "crds" / f"{plural}.yaml"
-    (version,) = yaml.safe_load(path.read_text("utf-8"))["spec"]["versions"]
+    version, *_ = yaml.safe_load(path.read_text("utf-8"))["spec"]["versions"]
     found: Schema = version["schema"]["openAPIV3Schema"]
     return found
 
@@ -91,12 +91,13 @@ def _rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         yield from _rules(below, f"{path}.{name}".lstrip("."))
 
 
-_DEPLOYMENTS = """`inference.dormouse.dev/v1alpha1`, short name `infd`. `kubectl explain infd.spec` shows
+_VERSIONS = "versions `v1alpha1` and `v1beta1`, which [say the same](../operations/upgrades.md#versions-of-resources)"
+_DEPLOYMENTS = f"""`inference.dormouse.dev`, {_VERSIONS}, short name `infd`. `kubectl explain infd.spec` shows
 the same text. An unknown field is an error. See [Lifecycle](../concepts/lifecycle.md) and
 [Place pods and models](../how-to/placement.md)."""
-_POOLS = """`inference.dormouse.dev/v1alpha1`, short name `gpool`. `kubectl explain gpool.spec`
+_POOLS = f"""`inference.dormouse.dev`, {_VERSIONS}, short name `gpool`. `kubectl explain gpool.spec`
 shows the same text. An unknown field is an error. See [GPU pools](../concepts/pools.md)."""
-_ADAPTERS = """`inference.dormouse.dev/v1alpha1`, short name `infa`. The same text is told by `kubectl explain
+_ADAPTERS = f"""`inference.dormouse.dev`, {_VERSIONS}, short name `infa`. The same text is told by `kubectl explain
 infa.spec`. A field that is not here is an error. [Adapters](../concepts/adapters.md) has the rest."""
-_KEYS = """`inference.dormouse.dev/v1alpha1`, short name `infk`. `kubectl explain infk.spec` tells the same text. An
-unknown field is an error. See [Keys](../how-to/keys.md)."""
+_KEYS = f"""`inference.dormouse.dev`, {_VERSIONS}, short name `infk`. `kubectl explain infk.spec` tells the same text.
+An unknown field is an error. See [Keys](../how-to/keys.md)."""

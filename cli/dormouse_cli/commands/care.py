@@ -1,4 +1,4 @@
-"""`doctor`, `report`, `completion`: what is wrong, what to send along, help for the shell."""
+"""`doctor`, `report`, `migrate-storage`, `completion`: diagnosis, upkeep, help for the shell."""
 
 from __future__ import annotations
 
@@ -53,6 +53,25 @@ def report(
         await gathering.write(session, file, tail_lines=tail)
 
     run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=namespace)
+
+
+def migrate_storage(
+    context: typer.Context,
+    kubeconfig: Kubeconfig = None,
+    kube_context: Context = None,
+) -> None:
+    """Have the API server store all objects of Dormouse's kinds in the version that the definitions name.
+
+    Needed before a release whose definitions no longer have the version in which objects were stored. It writes each
+    object as it is, in all namespaces, so that nothing happens to models; it may be interrupted and run again.
+    """
+
+    async def work(session: Session) -> None:
+        from dormouse_cli import storage
+
+        await storage.migrate(session)
+
+    run(context, work, kubeconfig=kubeconfig, kube_context=kube_context, namespace=None)
 
 
 class Shell(StrEnum):
