@@ -39,6 +39,11 @@ KEDA = Extra(
     {"github.com/kedacore/keda/v2/cmd/operator": "keda", "github.com/kedacore/keda/v2/cmd/adapter": "keda-adapter"},
     kept="github.com/kedacore/keda/v2@config",
 )
+PROMETHEUS_ADAPTER = Extra(
+    "prometheus-adapter",
+    {"sigs.k8s.io/prometheus-adapter/cmd/adapter": "adapter"},
+    kept="sigs.k8s.io/prometheus-adapter@deploy/manifests",
+)
 
 
 def folder(paths: Paths, extra: Extra) -> Path:

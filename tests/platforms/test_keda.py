@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
-from dormouse_api.v1 import inference_pb2 as pb
 from localkube.extras import KEDA
-from tests.e2e.kit import Deployments, Model, wait_until
-from tests.install.conftest import Installed, a_release, gateway
+from tests.e2e.kit import Deployments, wait_until
+from tests.install.conftest import Installed, a_release
+from tests.platforms.demand import PER_REPLICA, brings_and_takes_a_replica
 from tests.platforms.guests import ensure_guest
 from tools.kubectl import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _IMAGES = {"keda": "ghcr.io/kedacore/keda", "keda-adapter": "ghcr.io/kedacore/keda-metrics-apiserver"}
-PROMPT = [20, 21, 22, 23]
-PER_REPLICA, LENGTH = 2, 400
 Manifest = dict[str, Any]
 
 
@@ -79,23 +75,11 @@ def scaled_object(installed: Installed, name: str) -> Manifest:
 
 
 def test_requests_bring_a_second_replica_and_their_end_takes_it_away(scaled: Installed) -> None:
-    cluster, deployments = scaled.cluster, Deployments(scaled.cluster, scaled.namespace)
-    manifest = deployments.manifest("tern", engine={"kvCacheMemory": "64Mi"}, lifecycle={"desiredState": "Active"})
-    del manifest["spec"]["replicas"]  # KEDA's to write
-    cluster.apply(manifest, scaled.namespace)
-    deployments.wait("tern", "condition=Ready", timeout_s=180)
-    cluster.apply(scaled_object(scaled, "tern"), scaled.namespace)
-    cluster.wait("scaledobject/tern", "condition=Ready", scaled.namespace)
-    with gateway(scaled) as stub, ThreadPoolExecutor(4) as pool:
-        is_over = Event()
-        lengths = [pool.submit(ask_until, is_over, Model(stub, "tern")) for _ in range(2 * PER_REPLICA)]
-        try:
-            deployments.wait("tern", "jsonpath={.status.readyReplicas}=2", timeout_s=180)
-        finally:
-            is_over.set()
-        assert {length for each in lengths for length in each.result()} == {LENGTH}, "no request was lost"
-        wait_until(lambda: len(deployments.pods("tern")) == 1, timeout_s=180)
-        assert len(Model(stub, "tern").greedy(PROMPT, 4)) == 4
+    def scale() -> None:
+        scaled.cluster.apply(scaled_object(scaled, "tern"), scaled.namespace)
+        scaled.cluster.wait("scaledobject/tern", "condition=Ready", scaled.namespace)
+
+    brings_and_takes_a_replica(scaled, "tern", scale)
 
 
 def test_two_that_would_write_replicas_are_told_apart(scaled: Installed) -> None:
@@ -106,13 +90,3 @@ def test_two_that_would_write_replicas_are_told_apart(scaled: Installed) -> None
     wait_until(lambda: words in cluster.kubectl("logs", "-n", "keda", "deployment/keda-operator"))
     ready = cluster.get("scaledobject", "wren", scaled.namespace)["status"]["conditions"]
     assert [one["status"] for one in ready if one["type"] == "Ready"] == ["False"]
-
-
-def ask_until(is_over: Event, model: Model) -> list[int]:
-    """Ask for LENGTH tokens again and again until it is over; return how many came each time."""
-    sampling = pb.SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
-    lengths = []
-    while not is_over.is_set():
-        request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=PROMPT), sampling_params=sampling)
-        lengths.append(sum(len(answer.token_ids) for answer in model.generate(request)))
-    return lengths
