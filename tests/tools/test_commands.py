@@ -24,6 +24,7 @@ from dormouse_operator.parse import parse_deployment, parse_offer, parse_pool
 from dormouse_worker.front.flags.settings import command_line as worker_flags
 from tests.tools.documents import Block, Command, blocks, commands
 from tools.bootstrap import ROOT
+from tools.images.stages import split
 from tools.pages import resource
 
 BLOCKS = blocks()
@@ -75,6 +76,13 @@ def parse_pip(call: Command) -> None:
             assert any((folder / "pyproject.toml").is_file() for folder in folders), word
 
 
+def parse_docker(call: Command) -> None:
+    """Look for the stage that is built."""
+    _, stages = split((ROOT / "Dockerfile").read_text("utf-8"))
+    assert call.words[:2] == ["build", "--target"]
+    assert call.words[2] in stages
+
+
 def with_parser(parser: argparse.ArgumentParser) -> Callable[[Command], None]:
     """Return what parses a program's arguments."""
 
@@ -91,6 +99,7 @@ def nothing(call: Command) -> None:
 
 PROGRAMS: Mapping[str, Callable[[Command], None]] = {
     "dormouse": parse_dormouse,
+    "docker": parse_docker,
     "dormouse-worker": with_parser(worker_flags()),
     "dormouse-gateway": with_parser(gateway_flags()),
     "make": parse_make,

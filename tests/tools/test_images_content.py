@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from dormouse_operator.manifests.arguments import ENGINE_PYTHONS
+from dormouse_operator.model.wanted import VLLM
 from tools.bootstrap import ROOT
-from tools.images import content
+from tools.images import content, stages
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A small tree with every file that the tag counts."""
-    for name in (*content.RECIPE, *content.LOCKS, *(f"{package}/__init__.py" for package in content.PACKAGES)):
+    for name in (
+        *content.RECIPE,
+        *content.LOCKS,
+        content.VLLM_LOCK,
+        *(f"{package}/__init__.py" for package in content.PACKAGES),
+    ):
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{name}\n")
@@ -93,12 +100,25 @@ def test_a_changed_stage_changes_the_environments_that_stand_on_it(source: Path)
 
 def test_the_build_sees_exactly_the_folders_that_the_tag_counts():
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert allowed == {"requirements/*.txt", *content.PACKAGES}
+    assert allowed == {"requirements/*.txt", content.VLLM_LOCK, *content.PACKAGES}
 
 
 def test_the_dockerfile_copies_every_package_that_the_tag_counts():
     copied = set(re.findall(r"^COPY (\S+/dormouse_\w+) ", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     assert copied == set(content.PACKAGES)
+
+
+def test_the_worker_with_vllm_is_a_worker_that_has_it_where_the_operator_looks():
+    _, all_stages = stages.split((ROOT / "Dockerfile").read_text())
+    mine, environment = all_stages["worker-vllm"], all_stages["vllm-env"]
+    folder = ENGINE_PYTHONS[VLLM].removesuffix("/bin/python")
+    assert mine[0] == "FROM worker AS worker-vllm"
+    assert f"COPY --from=vllm-env {folder}/ {folder}/" in mine
+    assert f"python3 -m venv {folder} " in environment[-1]
+    users = [line for line in [*all_stages["worker"], *mine] if line.startswith("USER")]
+    assert users[-1] == users[0], "it runs as the worker does"
+    needed = {name for part in content.PARTS for name in stages.stages_under(all_stages, part)}
+    assert not {"worker-vllm", "vllm-env"} & needed, "nobody else's image changes for it"
 
 
 def test_the_revision_is_the_commit_and_says_when_the_sources_are_others(source: Path):

@@ -22,12 +22,13 @@ PACKAGES = (
     "worker_image/dormouse_worker",
 )
 LOCKS = tuple(f"requirements/{part}.txt" for part in PARTS)
+VLLM_LOCK = "bench/peers.txt"  # of an image that is no part: users build it
 RECIPE = ("Dockerfile", ".dockerignore")
 
 
 def source_files(source: Path) -> Iterator[Path]:
     """Yield every file that can change an image, in a fixed order: the same ones that .dockerignore lets in."""
-    for name in (*RECIPE, *LOCKS):
+    for name in (*RECIPE, *LOCKS, VLLM_LOCK):
         yield source / name
     for package in PACKAGES:
         yield from sorted(path for path in (source / package).rglob("*") if path.is_file() and not is_bytecode(path))
