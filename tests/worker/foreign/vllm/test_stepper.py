@@ -36,6 +36,12 @@ def test_the_load_is_told_with_every_step(desk):
     assert steps[0].kv_cache_usage == pytest.approx(1 / 40)
 
 
+def test_preemptions_are_told_with_the_step_that_saw_them(desk):
+    desk.controller.handle(make_add("a", max_tokens=3))
+    desk.core.preemptions = 2
+    assert [step.preemptions for step in desk.steps()] == [2, 0, 0]
+
+
 def test_logprobs_are_as_many_as_were_asked_for(desk):
     desk.controller.handle(make_add("a", logprobs=2, max_tokens=1))
     (output,) = outputs_of(desk.steps())

@@ -32,7 +32,7 @@ from dormouse_worker.foreign.vllm.options import engine_options
 
 logger = logging.getLogger(__name__)
 
-QUEUED, SCHEDULED = 1, 2  # of vLLM's EngineCoreEventType
+QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3  # of vLLM's EngineCoreEventType
 BOUNDLESS_BYTES = 1 << 50
 
 
@@ -149,6 +149,7 @@ class VllmCore:
             [_piece(output) for output in outputs],
             sum(stat.queries for stat in stats if stat is not None),
             sum(stat.hits for stat in stats if stat is not None),
+            sum(int(event.type) == PREEMPTED for output in outputs for event in output.events or ()),
         )
 
     def has_work(self) -> bool:

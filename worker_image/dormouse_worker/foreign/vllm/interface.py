@@ -65,6 +65,7 @@ class Step:
     pieces: Sequence[Piece]
     prefix_queries: int = 0  # tokens
     prefix_hits: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ class VllmStepper:
             not_finite=num_odd,
             prefix_queries=counted.prefix_queries if counted else 0,
             prefix_hits=counted.prefix_hits if counted else 0,
+            preemptions=counted.preemptions if counted else 0,
         )
 
     def forget_ranks(self) -> None:

@@ -30,6 +30,7 @@ class StandInCore:
         self._requests: dict[str, _Running] = {}
         self._known: set[tuple[str, tuple[int, ...]]] = set()  # prefixes of whole blocks, by salt
         self._num_leaving = 0  # aborted since the last step, which forgets them
+        self.preemptions = 0  # what the next step tells
 
     def __repr__(self) -> str:
         return f"StandInCore({self.num_blocks} blocks, {len(self._requests)} requests)"
@@ -76,7 +77,8 @@ class StandInCore:
         for piece in pieces:
             if piece.finish_reason:
                 del self._requests[piece.request_id]
-        return Step(pieces, queries, sum(piece.cached_tokens for piece in pieces))
+        preemptions, self.preemptions = self.preemptions, 0
+        return Step(pieces, queries, sum(piece.cached_tokens for piece in pieces), preemptions)
 
     def has_work(self) -> bool:
         """See `Core`."""
