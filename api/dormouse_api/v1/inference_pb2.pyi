@@ -1738,7 +1738,7 @@ class TranscribeRequest(_message.Message):
     request_id: _builtins.str
     """as in GenerateRequest"""
     audio: _builtins.bytes
-    """A file of the kind wav, flac, ogg or mp3, at most 25 MiB. Channels are mixed, any usual sample rate is taken; how
+    """A file of the kind wav, flac, ogg, mp3 or webm, at most 25 MiB. Channels are mixed, any usual sample rate is taken; how
     long it may last is the worker's to say (--max-audio-seconds).
     """
     language: _builtins.str

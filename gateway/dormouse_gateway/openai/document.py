@@ -83,7 +83,7 @@ def _post(name: str, summary: str, body: Json, ok: Json, events: str | None = No
 
 def _form(name: str, summary: str, fields: Json, events: str | None = None) -> Json:
     """Return a path that takes a form with a file of sound. It answers other formats than JSON as text."""
-    file = {"type": "string", "format": "binary", "description": "wav, flac, ogg or mp3, at most 25 MiB."}
+    file = {"type": "string", "format": "binary", "description": "wav, flac, ogg, mp3 or webm, at most 25 MiB."}
     properties = {name: _never_null(schema) for name, schema in fields["properties"].items()}
     body = {**fields, "properties": {**properties, "file": file}, "required": [*fields["required"], "file"]}
     made = _post(name, summary, body, AUDIO_ANSWER, events)

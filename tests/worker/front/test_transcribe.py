@@ -106,7 +106,7 @@ async def test_wishes_reach_the_engine(listener):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"audio": b""}, "audio is empty; allowed: a file of the kind wav, flac, ogg or mp3"),
+        ({"audio": b""}, "audio is empty; allowed: a file of the kind wav, flac, ogg, mp3 or webm"),
         ({"audio": b"none"}, "audio is not usable: it cannot be decoded"),
         ({"audio": b"x" * (MAX_AUDIO_BYTES + 1)}, f"message is {MAX_AUDIO_BYTES + 1} bytes of sound"),
         ({"language": "xx"}, "language is 'xx'; allowed: de, en"),

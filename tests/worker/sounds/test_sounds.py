@@ -130,7 +130,7 @@ def test_a_sound_that_is_longer_than_its_header_says_is_stopped_at_the_limit(pro
 
 
 def test_a_file_of_another_kind_that_the_library_knows_is_refused(process):
-    with pytest.raises(BadSound, match="it is of the kind AIFF; allowed are wav, flac, ogg and mp3"):
+    with pytest.raises(BadSound, match="it is of the kind AIFF; allowed are wav, flac, ogg, mp3 and webm"):
         process(noise(100), format="AIFF", subtype="PCM_16")
 
 

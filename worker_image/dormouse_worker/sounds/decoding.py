@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import soundfile  # type: ignore[import-untyped]
 
+from dormouse_worker.sounds.webm import MAGIC, WebmRefused, as_ogg
+
 Samples = npt.NDArray[np.float32]
 
 FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3")  # by libsndfile's names
-ALLOWED = "wav, flac, ogg and mp3"
+ALLOWED = "wav, flac, ogg, mp3 and webm with Opus"
 MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
 
@@ -35,7 +38,9 @@ class SoundLimits:
 def open_sound(path: Path, limits: SoundLimits) -> soundfile.SoundFile:
     """Return an open file whose header keeps the limits. Raises BadSound."""
     try:
-        opened = soundfile.SoundFile(path)
+        opened = soundfile.SoundFile(_readable(path))
+    except WebmRefused as error:
+        raise BadSound(str(error)) from error
     except Exception as error:  # a decoder fails in any way; what it says may show parts of the file
         raise BadSound(f"it cannot be decoded ({type(error).__name__}); allowed are {ALLOWED}") from error
     try:
@@ -66,6 +71,13 @@ def seconds_of_samples(opened: soundfile.SoundFile, limits: SoundLimits) -> Iter
         if not np.isfinite(samples).all():
             raise BadSound("it has samples that are not finite; allowed are numbers")
         yield samples
+
+
+def _readable(path: Path) -> Path | BytesIO:
+    """Return what libsndfile reads: the file, or what is in it as a file of another kind. Raises WebmRefused."""
+    with path.open("rb") as file:
+        is_webm = file.read(len(MAGIC)) == MAGIC
+    return BytesIO(as_ogg(path.read_bytes())) if is_webm else path
 
 
 def _check_header(opened: soundfile.SoundFile, limits: SoundLimits) -> None:

@@ -26,7 +26,7 @@ def check_transcribe(request: pb.TranscribeRequest, spec: SpeechSpec, *, from_ga
         refuse("message", f"{size} bytes beside its sound", f"at most {MAX_MESSAGE_BYTES} bytes")
     check_request_id(request.request_id)
     if not request.audio:
-        refuse("audio", "empty", "a file of the kind wav, flac, ogg or mp3")
+        refuse("audio", "empty", "a file of the kind wav, flac, ogg, mp3 or webm")
     if len(request.audio) > MAX_AUDIO_BYTES:
         refuse("audio", f"{len(request.audio)} bytes", f"at most {MAX_AUDIO_BYTES}")
     _check_language(request, spec)
