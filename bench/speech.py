@@ -90,12 +90,18 @@ def measure(options: Options, console: Console) -> list[Row]:
         ways: dict[str, Way] = {name: side.hear for name, side in ours.items()}
         ways |= {name: partial(_ask, peer) for name, peer in peers.items()}
         factors = _race(ways, asked, options, console)
-    return list(_rows(factors))
+    return list(_rows(factors, options))
+
+
+def _num_threads(options: Options) -> int:
+    return options.threads or len(os.sched_getaffinity(0))
 
 
 def _helper(name: str, model: Path, options: Options) -> Helper:
-    threads = str(options.threads or len(os.sched_getaffinity(0)))
-    return Helper("bench.speech_peer", name, str(model), threads, python=PEERS.python, env=environment(), rests=True)
+    threads = _num_threads(options)
+    return Helper(
+        "bench.speech_peer", name, str(model), str(threads), python=PEERS.python, env=environment(), rests=True
+    )
 
 
 def _ask(peer: Helper, asked: Hear) -> Heard:
@@ -132,11 +138,11 @@ def _common(ours: list[int], theirs: list[int]) -> int:
     return next((place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), len(ours))
 
 
-def _rows(factors: Mapping[str, float]) -> Iterator[Row]:
+def _rows(factors: Mapping[str, float], options: Options) -> Iterator[Row]:
     what = f"Whisper, base-shaped, a window of {SECONDS} s and {NUM_TOKENS} tokens, one stream"
     for peer, kind, goal in ((ORIGINAL, PLAIN, RatioAtMost(0.5)), (FASTER, ROUNDED, RatioAtMost(1))):
         for ours in (PLAIN, ROUNDED):
-            words = f"{what}, {ours} beside {peer} in {kind} ({_processor()})"
+            words = f"{what}, {ours} beside {peer} in {kind} ({_num_threads(options)} threads, {_processor()})"
             yield Row(words, factors[ours], "s/s", factors[peer], goal)
 
 
