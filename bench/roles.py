@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,8 @@ from dormouse_api.v1 import inference_pb2_grpc as rpc
 
 MODEL = "small"
 ROLES = (PREFILL, PREFILL, DECODE, DECODE)
-NUM_STREAMS, STREAM_TOKENS = 8, 400
-NUM_LONG, LONG_PROMPT, LONG_TOKENS, LONG_EVERY_S = 8, 1500, 16, 2.0
+NUM_STREAMS, STREAM_TOKENS = 8, 300
+NUM_LONG, LONG_PROMPT, LONG_TOKENS, LONG_EVERY_S = 16, 1500, 16, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ async def _times(stub: rpc.InferenceAsyncStub, message: pb.GenerateRequest, afte
 
 def _message(name: str, num_prompt: int, max_tokens: int) -> pb.GenerateRequest:
     """Return a request whose prompt no other one begins like."""
-    vocab_size, first = SHAPES[MODEL].vocab_size - FIRST_ID, sum(name.encode()) * 7919
-    prompt = [FIRST_ID + (first + 104729 * place) % vocab_size for place in range(num_prompt)]
+    rng, vocab_size = random.Random(name), SHAPES[MODEL].vocab_size
+    prompt = [rng.randrange(FIRST_ID, vocab_size) for _ in range(num_prompt)]
     return to_message(Request(name, prompt, max_tokens), model=f"default/{NAME}")
 
 
