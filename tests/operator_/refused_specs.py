@@ -92,7 +92,14 @@ REFUSED = [
         )
         for way in ("tensor", "pipeline")
     ),
-    ({"engine": {"speculation": {"method": "eagle"}}}, ["spec.engine.speculation.method", "eagle", "suffix"]),
+    ({"engine": {"speculation": {"method": "eagle"}}}, ["spec.engine.speculation.model is needed", "eagle"]),
+    *(
+        (
+            {"engine": {"device": "cpu", **other, "speculation": {"method": "eagle", "model": DRAFT}}},
+            ["spec.engine.speculation.method eagle needs spec.engine.device cpu", "spec.engine.quantization none"],
+        )
+        for other in ({"device": "cuda"}, {"quantization": "int8"}, {"enableLora": True})
+    ),
     ({"engine": {"speculation": {"method": "mtp"}}}, ["spec.engine.speculation.method", "mtp", "suffix"]),
     ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
     (

@@ -134,6 +134,7 @@ def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
     ("fields", "named"),
     [
         ({"speculation_method": "draft"}, "speculation_method is draft and speculation_model is ''"),
+        ({"speculation_method": "eagle"}, "speculation_method is eagle and speculation_model is ''"),
         ({"speculation_model": "/d"}, "speculation_method is off and speculation_model is '/d'"),
         ({"speculation_method": "ngram", "speculation_model": "/d"}, "speculation_method is ngram"),
         ({**DRAFT, "tensor_parallel_size": 2}, "tensor_parallel_size is 2; a draft model"),

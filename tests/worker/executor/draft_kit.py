@@ -7,9 +7,11 @@ import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from bench.step_cost import FreeRows
 from dormouse_worker.engine.drafts.model import ModelPace
+from tools import train_head
 
 WEIGHTS = "model.safetensors"
 
@@ -74,3 +76,18 @@ def draft_always(engine):
     speculation.costs = FreeRows(speculation._max_tokens)
     if speculation.model is not None:
         speculation.model = EagerPace(speculation.costs)
+
+
+def head(directory, target, scale=1.0, rows=None, steps=40):
+    """Return an EAGLE head of chance, or one that has learned these rows of tokens; `scale` its numbers."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval().requires_grad_(False)
+    made = train_head.build_head(model.config)
+    if rows is not None:
+        recipe = train_head.Recipe(steps=steps, learning_rate=1e-2)
+        train_head.train(made, model, torch.tensor(rows)[None].expand(steps, -1, -1), recipe)
+    made.requires_grad_(False)
+    for weight in made.parameters():
+        weight.mul_(scale)
+    train_head.save(made, model.config, directory)
+    return directory

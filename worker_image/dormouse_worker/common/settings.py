@@ -124,17 +124,18 @@ class EngineSettings(MemorySettings, frozen=True, kw_only=True):
         flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
     ] = True
     speculation_method: Annotated[
-        Literal["off", "auto", "ngram", "suffix", "draft"],
+        Literal["off", "auto", "ngram", "suffix", "draft", "eagle"],
         flag(
             "where drafts of the next tokens come from, which change nothing but the time: ngram = what followed the "
             "same tokens before, and what callers predict; suffix = earlier answers of the same cache salt, too; "
-            "draft = a small model beside, and what callers predict; "
+            "draft = a small model beside, and what callers predict; eagle = a head that reads the model's states, the "
+            "same; "
             "auto = the best known without one, now suffix (default {default})"
         ),
     ] = "off"
     speculation_model: Annotated[
         str,
-        flag("directory of the model that drafts, of the same tokens, where the method is draft", "DIRECTORY"),
+        flag("directory of the model or head that drafts, of the same tokens, for draft and eagle", "DIRECTORY"),
     ] = ""
     num_speculative_tokens: Annotated[
         int,

@@ -72,7 +72,8 @@ def build_engine(
         looks_ahead=looks_ahead,
         max_draft_tokens=settings.max_draft_tokens,
         recalls_answers=settings.speculation_method in {"auto", "suffix"},
-        asks_model=settings.speculation_method == "draft",
+        asks_model=settings.speculation_method in {"draft", "eagle"},
+        model_reads_along=settings.speculation_method == "eagle",
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     images = EncoderCache(report.image_rows, are_whole=report.images_are_whole)

@@ -25,6 +25,7 @@ class Limits:
     max_draft_tokens: int = 0  # of a sequence in one pass
     recalls_answers: bool = False  # drafts come from earlier answers, too
     asks_model: bool = False  # drafts come from a model beside; and what callers predict
+    model_reads_along: bool = False  # it reads with each pass, and has nothing to read when it is asked
 
     def __post_init__(self) -> None:
         assert min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) > 0

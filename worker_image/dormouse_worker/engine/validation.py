@@ -73,7 +73,7 @@ def _check_speculation(settings: EngineSettings) -> None:
             f"speculation_method {method} needs max_num_seqs of at least 2, not "
             f"{settings.max_num_seqs}: drafts have the rows that sequences leave free"
         )
-    if (method == "draft") != bool(model):
+    if (method in {"draft", "eagle"}) != bool(model):
         raise InvalidSettings(
             f"speculation_method is {method} and speculation_model is {model!r}: a model that drafts needs both"
         )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings, WorkerError
 from dormouse_worker.files.json_files import require_object
+
+
+@contextmanager
+def named(model: str) -> Iterator[None]:
+    """Say of which of the two models an error is."""
+    try:
+        yield
+    except WorkerError as error:
+        raise type(error)(f"speculation_model {model}: {error}") from error
 
 
 def check_vocabulary(target: Path, draft: Path) -> None:

@@ -144,6 +144,12 @@ class InputBatch:
         tokens: Ints = self._token_ids[sequence.row, start:end]
         return tokens
 
+    def following(self, packed: PackedInput) -> Ints:
+        """Return the tokens behind those of a pass, [T]."""
+        rows = packed.batch_rows.rows.repeat(np.diff(packed.query_starts))
+        tokens: Ints = self._token_ids[rows, packed.positions + 1]
+        return tokens
+
     def blocks_of(self, sequence: RankSequence, num_tokens: int) -> Ints:
         """Return the blocks in which its first tokens lie, in the first layer group."""
         blocks: Ints = self._tables[0][sequence.row, : -(-num_tokens // self._block_size)]

@@ -15,7 +15,12 @@ Floats = npt.NDArray[np.float32]
 class Scratch:
     """Owns the logits and the workspace of the last pass, on the processor. Grows to the largest pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, state_size: int = 0, *, keeps_all_states: bool = False) -> None:
+        """Keep what the head is multiplied with, too, of so many numbers a row: of the rows that are wanted, or all."""
+        self.state_size = state_size
+        self.keeps_all_states = keeps_all_states
+        self._most_states: Floats = np.empty(0, dtype=np.float32)
+        self.states = self._most_states.reshape(0, state_size or 1)  # [rows or tokens, H]
         self._largest: Floats = np.empty(0, dtype=np.float32)
         self._workspace = np.empty(0, dtype=np.uint8)
         self.pass_size = (0, 0)  # tokens and rows of the last pass
@@ -28,7 +33,7 @@ class Scratch:
     @property
     def num_bytes(self) -> int:
         """Return what is held."""
-        return self._largest.nbytes + self._workspace.nbytes
+        return self._largest.nbytes + self._most_states.nbytes + self._workspace.nbytes
 
     def resize(self, num_tokens: int, num_rows: int, vocab_size: int, workspace_bytes: int) -> None:
         """Fit a pass: [rows, V] logits and a workspace of so many bytes at least; what they hold is unknown."""
@@ -40,6 +45,11 @@ class Scratch:
             self._workspace = np.empty(num_bytes, dtype=np.uint8)
             self.workspace_address = -(-address_of(self._workspace) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.logits = self._largest[:count].reshape(num_rows, vocab_size)
+        num_states = num_tokens if self.keeps_all_states else num_rows
+        if num_states * self.state_size > len(self._most_states):
+            self._most_states = np.empty(num_states * self.state_size, dtype=np.float32)
+        if self.state_size:
+            self.states = self._most_states[: num_states * self.state_size].reshape(num_states, self.state_size)
 
 
 def address_of(array: npt.NDArray[Any]) -> int:

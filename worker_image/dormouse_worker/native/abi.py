@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 11
+VERSION = 12
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4 = range(5)
 LATE = 1
@@ -41,6 +41,8 @@ class Batch(ctypes.Structure):
         ("rope", c_void_p),
         ("deep", c_void_p),
         ("num_deep", c_int64),
+        ("states", c_void_p),
+        ("states_of_all", c_int64),
     )
 
 

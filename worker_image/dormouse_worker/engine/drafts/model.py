@@ -50,13 +50,13 @@ class ModelPace:
         return length or self._try(price * (1 + num_unread))
 
     def observe(self, batch: Batch, proposals: Proposals | None) -> None:
-        """A pass has come, and with it what was wanted."""
-        if proposals is None:
-            self._pause_passes = max(0, self._pause_passes - 1)
-        elif proposals.has_failed:
+        """A pass has come, and with it what was wanted, if something was."""
+        if proposals is not None and proposals.has_failed:
             self._num_failures += 1
             self._num_failures_in_a_row += 1
             self._pause_passes = min(MAX_PAUSE_PASSES, 1 << self._num_failures_in_a_row)
+        elif proposals is None or not any(sequence.num_wanted for sequence in batch.sequences):  # it only read along
+            self._pause_passes = max(0, self._pause_passes - 1)
         else:
             self._num_failures_in_a_row = 0
             self._learn(batch, proposals.seconds_per_token)

@@ -31,6 +31,7 @@ class Speculation:
         self.costs = RowCosts(self._max_tokens)
         self._earlier = EarlierAnswers() if limits.recalls_answers else None
         self.model = ModelPace(self.costs) if limits.asks_model else None
+        self._reads_along = limits.model_reads_along
 
     def __repr__(self) -> str:
         return f"Speculation({self._max_tokens} tokens, {self.costs!r}, {self._earlier!r}, {self.model!r})"
@@ -61,7 +62,10 @@ class Speculation:
         most = min(most, self._max_tokens, request.num_left(self._max_model_len) - num_drafts - 2)
         if most <= 0 or drafts.has_better:
             return 0
-        chance, num_unread = drafts.model.acceptance.chance, request.num_tokens - drafts.num_read
+        chance, num_unread = (
+            drafts.model.acceptance.chance,
+            0 if self._reads_along else request.num_tokens - drafts.num_read,
+        )
         wanted = self.model.choose(chance, num_seqs, num_unread, most)
         if wanted:
             drafts.num_read = request.num_tokens

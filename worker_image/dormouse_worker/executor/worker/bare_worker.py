@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from dormouse_worker.common.errors import Internal, InvalidArgument, InvalidSettings
@@ -17,6 +18,7 @@ from dormouse_worker.engine.executor import WakeReport
 from dormouse_worker.engine.grammars import Grammars, Preparation
 from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker.allocation import Allocation
+from dormouse_worker.executor.worker.draft_head import DraftHead
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.sleeper import Sleeper
@@ -46,6 +48,7 @@ class BareWorker(SleepingWorker):
         self._meter = ResidentMeter(self._host, settings)
         self._grammars = Grammars(settings.model_path / "tokenizer.json")
         self._model: BareModel | None = None
+        self._draft: DraftHead | None = None
         self._golden: GoldenCheck | None = None
         self._allocation: Allocation | None = None
         self._report: MemoryReport | None = None
@@ -61,11 +64,17 @@ class BareWorker(SleepingWorker):
     def load_model(self) -> None:
         """See `WorkerBase`."""
         self._model = load(self.settings, self._device, self._kernels)
+        if self.settings.speculation_method == "eagle":
+            self._draft = DraftHead(self.settings, self._device, self._model, self._kernels)
+            self._model = self._draft.target
         self._golden = GoldenCheck(self._model, self._device, self.settings.block_size)
 
     def get_model_info(self) -> ModelInfo:
         """See `WorkerBase`."""
-        return self._loaded().info
+        info = self._loaded().info
+        if self._draft is None:
+            return info
+        return msgspec.structs.replace(info, compute_path=f"{info.compute_path}; {self._draft.words}")
 
     def layer_windows(self) -> tuple[int | None, ...]:
         """See `WorkerBase`."""
@@ -74,11 +83,17 @@ class BareWorker(SleepingWorker):
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`."""
         model = self._loaded()
-        spec = model.cache_spec
+        spec, draft_bytes = model.cache_spec, 0 if self._draft is None else self._draft.weights_bytes
         self._report = profile_memory(
             self.settings,
             ProfiledRank(self.rank, self._device.name, self._kernels.num_threads, model.layout),
-            ProfiledModel(model.weights_bytes, spec.block_bytes, model.max_model_len, len(spec.groups)),
+            ProfiledModel(
+                model.weights_bytes + draft_bytes,
+                spec.block_bytes,
+                model.max_model_len,
+                len(spec.groups),
+                draft_bytes=draft_bytes,
+            ),
             self._meter,
             self._run_profile,
         )
@@ -101,7 +116,7 @@ class BareWorker(SleepingWorker):
                     self._device,
                     spec,
                     counts,
-                    (model.weights,),
+                    (model.weights,) if self._draft is None else (model.weights, self._draft.sleep_part),
                     self._make_runner,
                     prefaults=self.settings.prefault_kv_cache,
                 )
@@ -160,7 +175,9 @@ class BareWorker(SleepingWorker):
         self._free_cache()
         if self._model is not None:
             self._model.close()
-        self._model = self._golden = None
+        if self._draft is not None:
+            self._draft.close()
+        self._model = self._golden = self._draft = None
         self._grammars.close()
         thaw_garbage_collector()
         self._meter.release_unused()
@@ -191,6 +208,8 @@ class BareWorker(SleepingWorker):
             model or self._loaded(), cache, host_cache, self._kernels, max_num_seqs=self.settings.max_num_seqs
         )
         runner.bind_by(self._grammars, expects_drafts=self.settings.max_draft_tokens > 0)
+        if self._draft is not None:
+            self._draft.attach(runner, cache)
         return runner
 
     def _run_profile(self, batches: Sequence[Batch]) -> None:

@@ -91,7 +91,7 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
         raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
     dtype = ARRAY_DTYPES[resolve_dtype(settings.dtype, files.config)]
     plan = plan_weights(config, dtype, settings.quantization)
-    weights = _reserve(settings, device, plan)
+    weights = reserve(settings, device, plan)
     try:
         report = weights.load(settings.load_format)
         decoder = _decoder(config, weights, plan)
@@ -114,7 +114,9 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
     )
 
 
-def _reserve(settings: EngineSettings, device: Device, plan: WeightPlan) -> WeightStore:
+def reserve(settings: EngineSettings, device: Device, plan: WeightPlan) -> WeightStore:
+    """Return where the settings' model will lie. Raises InsufficientMemory."""
+
     def list_tensors() -> Tensors:
         return check_model_files(settings.model_path, settings.load_format).tensors
 
@@ -133,18 +135,29 @@ def _decoder(config: BareConfig, weights: WeightStore, plan: WeightPlan) -> Deco
     return Decoder(
         embedding=embedding,
         rotary=Rotary(frequencies(config.rope, config.head_dim), 1.0),
-        layers=tuple(_layer(config, weights, linear, layer) for layer in range(config.num_hidden_layers)),
+        layers=tuple(make_layer(config, weights, linear, layer) for layer in range(config.num_hidden_layers)),
         norm=RMSNorm(weights.tensor(f"{NORM}.weight"), config.rms_norm_eps),
         head=lookup if config.tie_word_embeddings else linear(HEAD),
     )
 
 
-def _layer(config: BareConfig, weights: WeightStore, linear: Maps, layer: int) -> Layer:
+def make_layer(
+    config: BareConfig,
+    weights: WeightStore,
+    linear: Maps,
+    layer: int,
+    begins: str | None = None,
+    *,
+    has_norm: bool = True,
+) -> Layer:
+    """Return a layer of weights whose names begin so; None = as the model's own. `has_norm` = before it attends."""
+    begins = prefix(layer) if begins is None else begins
+
     def norm(name: str) -> RMSNorm:
-        return RMSNorm(weights.tensor(f"{prefix(layer)}{name}.weight"), config.rms_norm_eps)
+        return RMSNorm(weights.tensor(f"{begins}{name}.weight"), config.rms_norm_eps)
 
     def maps(*names: str) -> Linear:
-        return linear(*(prefix(layer) + name for name in names))
+        return linear(*(begins + name for name in names))
 
     call = AttentionCall(layer_idx=layer, scale=config.head_dim**-0.5, window=config.sliding_window)
     head_norms = (norm("self_attn.q_norm"), norm("self_attn.k_norm")) if config.has_head_norms else None
@@ -153,7 +166,7 @@ def _layer(config: BareConfig, weights: WeightStore, linear: Maps, layer: int) -
             call=call,
             num_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
-            norm=norm("input_layernorm"),
+            norm=norm("input_layernorm") if has_norm else None,
             qkv=maps(*QKV),
             head_norms=head_norms,
             output=maps("self_attn.o_proj"),

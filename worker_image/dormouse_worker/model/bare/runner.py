@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.native_plan import NativePlan
 from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.bare.loader import BareModel
 from dormouse_worker.model.conclusion import Conclusion
+from dormouse_worker.model.drafting.head_drafter import Answer, HeadDrafter
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.sampling import on_host
@@ -17,6 +20,8 @@ from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_ro
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats, Scratch
 from dormouse_worker.native.library import Kernels
+
+MakeDrafter = Callable[[InputBatch, Scratch, Answer], HeadDrafter]
 
 
 class BareRunner:
@@ -37,6 +42,7 @@ class BareRunner:
             windows=cache.spec.windows,
         )
         self._conclusion = Conclusion(self._input, self._answer, notes=True)
+        self._drafter: HeadDrafter | None = None
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
 
     def __repr__(self) -> str:
@@ -45,6 +51,11 @@ class BareRunner:
     def bind_by(self, grammars: Grammars, *, expects_drafts: bool) -> None:
         """See `Conclusion.bind_by`."""
         self._conclusion.bind_by(grammars, expects_drafts=expects_drafts)
+
+    def draft_by(self, make_drafter: MakeDrafter, state_size: int) -> None:
+        """From now on propose drafts where they are wanted, from states of so many numbers a row."""
+        self._scratch = Scratch(state_size, keeps_all_states=True)
+        self._drafter = make_drafter(self._input, self._scratch, self._answer)
 
     def close(self) -> None:
         """See `allocation.Runner`: nothing is held."""
@@ -70,7 +81,10 @@ class BareRunner:
         wait_for_masks = self._conclusion.begin_masks(wanted)
         plans = [NativePlan(self._kernels, group) for group in packed.groups]
         logits = self._model.native.forward(packed, wanted.rows, PagedContext(self._cache, plans, self._scratch))
-        return self._conclusion.conclude(wanted, logits, wait_for_masks)
+        output = self._conclusion.conclude(wanted, logits, wait_for_masks)
+        if self._drafter is None:
+            return output
+        return msgspec.structs.replace(output, proposals=self._drafter.propose(batch, output))
 
     def _answer(self, wanted: LogitRows, logits: Floats, sequences: InputBatch) -> ModelOutput:
         return on_host.answer(wanted, logits, sequences, self._sampler)

@@ -23,10 +23,15 @@ def shapes_of(config: BareConfig) -> dict[str, tuple[int, ...]]:
     shapes = {f"{EMBEDDING}.weight": (config.vocab_size, config.hidden_size), f"{NORM}.weight": (config.hidden_size,)}
     if not config.tie_word_embeddings:
         shapes[f"{HEAD}.weight"] = (config.vocab_size, config.hidden_size)
-    of_layer = dict(_layer_shapes(config))
+    of_layer = layer_shapes(config)
     for layer in range(config.num_hidden_layers):
         shapes |= {prefix(layer) + name: shape for name, shape in of_layer.items()}
     return shapes
+
+
+def layer_shapes(config: BareConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of a layer, by its name within the layer."""
+    return dict(_layer_shapes(config))
 
 
 def _layer_shapes(config: BareConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

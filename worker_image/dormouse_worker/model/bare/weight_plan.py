@@ -70,8 +70,19 @@ class WeightPlan:
 def plan_weights(config: BareConfig, dtype: Dtype, method: str) -> WeightPlan:
     """Return the plan; `method` is how linear maps are rounded. What is multiplied in one go lies without a gap."""
     shapes, roundings = shapes_of(config), _roundings(config, method)
+    return _plan(shapes, dtype, roundings, list(map(prefix, range(config.num_hidden_layers))))
+
+
+def plan_plain(shapes: Mapping[str, tuple[int, ...]], dtype: Dtype, layers: Sequence[str]) -> WeightPlan:
+    """Return the plan of plain tensors of these shapes; names in a layer begin with one of `layers`."""
+    return _plan(shapes, dtype, {}, layers)
+
+
+def _plan(
+    shapes: Mapping[str, tuple[int, ...]], dtype: Dtype, roundings: Mapping[str, Rounding], layers: Sequence[str]
+) -> WeightPlan:
     tensors = list(_planned(shapes, dtype, roundings))
-    layout = plan_layout(tensors, _joined(config, {name for name, _ in tensors}), identify=id)
+    layout = plan_layout(tensors, _joined(layers, {name for name, _ in tensors}), identify=id)
     return WeightPlan(shapes, dtype, roundings, layout)
 
 
@@ -103,10 +114,10 @@ def _planned(
             yield name.removesuffix("weight") + SCALE, _Planned(shape[:1], np.dtype(np.float32))
 
 
-def _joined(config: BareConfig, known: set[str]) -> Sequence[Sequence[str]]:
+def _joined(layers: Sequence[str], known: set[str]) -> Sequence[Sequence[str]]:
     groups = [
-        [f"{prefix(layer)}{name}.{kind}" for name in names]
-        for layer in range(config.num_hidden_layers)
+        [f"{layer}{name}.{kind}" for name in names]
+        for layer in layers
         for names in (QKV, GATE_UP)
         for kind in ("weight", SCALE, "bias")
     ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
 
-from dormouse_worker.common.errors import InvalidSettings, ModelNotFound, WorkerError
+from dormouse_worker.common.errors import InvalidSettings, ModelNotFound
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.files.draft_files import check_vocabulary
+from dormouse_worker.files.draft_files import check_vocabulary, named
 from dormouse_worker.files.gguf.folder import as_directory
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.loaded import LoadedModel
@@ -43,7 +41,7 @@ def load_draft(settings: EngineSettings, device: Device, target: LoadedModel) ->
         raise InvalidSettings(
             "speculation_method is draft, and the model reads images, which draft models do not; use suffix, or off"
         )
-    with _named(settings.speculation_model):
+    with named(settings.speculation_model):
         wanted = as_directory(draft_settings(settings, target.max_model_len))
         if not wanted.model_path.is_dir():
             raise ModelNotFound("no such directory")
@@ -57,12 +55,3 @@ def load_draft(settings: EngineSettings, device: Device, target: LoadedModel) ->
         )
     spec = target.cache_spec.beside(draft.cache_spec)
     return replace(target, cache_spec=spec), replace(draft, cache_spec=spec)
-
-
-@contextmanager
-def _named(model: str) -> Iterator[None]:
-    """Say of which of the two models an error is."""
-    try:
-        yield
-    except WorkerError as error:
-        raise type(error)(f"speculation_model {model}: {error}") from error

@@ -134,7 +134,7 @@ def _only_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
 def _run_all(decoder: LeanDecoder, parts: LayerParts, size: int) -> None:
     """Compute every layer once, with zeros in the place of attention."""
     first = decoder.layers[0]
-    hidden = first.attention.norm.weight.new_zeros(size, len(first.attention.norm.weight))
+    hidden = first.mlp.norm.weight.new_zeros(size, len(first.mlp.norm.weight))
     angles = angles_of(decoder.rotary, torch.zeros(size, dtype=torch.long, device=hidden.device), hidden.dtype)
     for layer in decoder.layers:
         _, _, value = parts.make_heads(layer, hidden, angles)

@@ -55,9 +55,9 @@ def embed(embedding: Embedding, token_ids: torch.Tensor) -> torch.Tensor:
     return embedding.format.dequantize(found, embedding.scale[token_ids], embedding.size).to(embedding.dtype)
 
 
-def normed(norm: RMSNorm, rows: torch.Tensor) -> torch.Tensor:
-    """Return the same shape."""
-    return functional.rms_norm(rows, norm.weight.shape, norm.weight, norm.eps)
+def normed(norm: RMSNorm | None, rows: torch.Tensor) -> torch.Tensor:
+    """Return the same shape; None = the rows as they are."""
+    return rows if norm is None else functional.rms_norm(rows, norm.weight.shape, norm.weight, norm.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class LeanDecoder(Decoder):
 
     def _begin(self, token_ids: torch.Tensor, group: Communicator) -> torch.Tensor:
         if self.embedding is None:
-            norm = self.layers[0].attention.norm.weight
+            norm = self.layers[0].mlp.norm.weight
             return group.receive(norm.new_empty(len(token_ids), len(norm)))
         if self.vocabulary is None:
             return embed(self.embedding, token_ids)

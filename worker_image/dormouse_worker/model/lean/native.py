@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.native_plan import TYPES, NativePlan, describe_attention
 from dormouse_worker.model.attention.paged import PagedContext
@@ -68,6 +70,11 @@ class NativeDecoder:
         """Return which variant computes."""
         return self._kernels.name
 
+    @property
+    def decoder(self) -> Decoder:
+        """Return what it computes with."""
+        return self._decoder
+
     def shortened(self) -> NativeDecoder:
         """Return one with a layer of each kind: a pass of it takes as much memory as the whole, and little time.
 
@@ -95,8 +102,10 @@ class NativeDecoder:
         Rows are in their order, none twice: the last layer computes nothing but keys and values of others. `seen` is
         what one begins with that has no embedding.
 
-        They hold until the next pass with the context's scratch. Where another stage computes them, the hidden states
-        are sent to the next one, in float32, and it is [len(rows), 0]. Raises RankLost.
+        They hold until the next pass with the context's scratch, as do the states that it keeps. Where another stage
+        computes them, the hidden states are sent to the next one, in float32, and it is [len(rows), 0].
+
+        Raises RankLost.
         """
         bound, scratch = self._bind(context.cache), context.scratch
         batch, size = bound.batch, (len(packed.token_ids), len(rows))
@@ -111,11 +120,13 @@ class NativeDecoder:
         batch.token_ids = address_of(packed.token_ids)
         batch.rows = address_of(rows)
         batch.rope = None if packed.rope is None else address_of(packed.rope)
-        hidden = self._receive(size[0], group) if seen is None else seen.embedded.float()  # is overwritten
+        hidden = self._receive(size[0], group) if seen is None else _as_floats(seen.embedded)  # is overwritten
         deep = None if seen is None or seen.deep is None else seen.deep.float()
         batch.deep, batch.num_deep = (None, 0) if deep is None else (pointer_to(deep), len(deep))
         batch.hidden = None if hidden is None else pointer_to(hidden)
         batch.logits = address_of(scratch.logits)
+        batch.states = address_of(scratch.states) if scratch.state_size else None
+        batch.states_of_all = scratch.keeps_all_states
         batch.lora_slots = None if packed.lora_slots is None else address_of(packed.lora_slots)
         batch.workspace = scratch.workspace_address
         with _recorded(), bound.exchange.between(group):
@@ -134,7 +145,7 @@ class NativeDecoder:
             return None
         import torch
 
-        hidden = torch.empty(num_tokens, len(decoder.layers[0].attention.norm.weight))  # new: the last may be under way
+        hidden = torch.empty(num_tokens, len(decoder.layers[0].mlp.norm.weight))  # new: the last may be under way
         return hidden if decoder.embedding is not None else group.receive(hidden)
 
     def _bind(self, cache: KVCache) -> _Bound:
@@ -157,9 +168,14 @@ def _recorded() -> AbstractContextManager[object]:
     return torch.profiler.record_function("dormouse::forward") if is_traced else nullcontext()
 
 
+def _as_floats(rows: Tensor) -> Tensor:
+    """Return what a pass begins with in float32: an array is."""
+    return rows if isinstance(rows, np.ndarray) else rows.float()
+
+
 def computed_dtype(decoder: Decoder) -> Dtype:
     """Return what the model computes in, whatever its weights are."""
-    return decoder.layers[0].attention.norm.weight.dtype
+    return decoder.layers[0].mlp.norm.weight.dtype
 
 
 def _gather(logits: Floats, vocabulary: Vocabulary, group: Communicator) -> Floats:
@@ -187,12 +203,12 @@ def _model(decoder: Decoder, layers: Array[abi.Layer], exchange: Exchange) -> ab
         num_logits=0 if head is None else len(head.weight),
         leads=_leads(decoder),
         sum_up=abi.SumUp() if vocabulary is None else abi.SumUp(exchange.sum_up),
-        embedding=_linear(None if embedding is None else _looked_up(embedding)),
+        embedding=describe_linear(None if embedding is None else _looked_up(embedding)),
         inv_freq=pointer_to(decoder.rotary.inv_freq),
         attention_factor=decoder.rotary.attention_factor,
         axes=None if decoder.rotary.axes is None else pointer_to(decoder.rotary.axes),
         norm=_norm(decoder.norm),
-        head=_linear(head),
+        head=describe_linear(head),
         layers=layers,
     )
 
@@ -213,10 +229,10 @@ def _layer(layer: Layer, cache: KVCache, dtype: Dtype, *, leads: bool) -> abi.La
         query_norm=_norm(query_norm),
         key_norm=_norm(key_norm),
         mlp_norm=_norm(mlp.norm),
-        qkv=_linear(attention.qkv),
-        output=_linear(attention.output, has_bias=leads),
-        gate_up=_linear(mlp.gate_up),
-        down=_linear(mlp.down, has_bias=leads),
+        qkv=describe_linear(attention.qkv),
+        output=describe_linear(attention.output, has_bias=leads),
+        gate_up=describe_linear(mlp.gate_up),
+        down=describe_linear(mlp.down, has_bias=leads),
         qkv_lora=_lora(attention.qkv),
         output_lora=_lora(attention.output),
         gate_up_lora=_lora(mlp.gate_up),
@@ -224,7 +240,8 @@ def _layer(layer: Layer, cache: KVCache, dtype: Dtype, *, leads: bool) -> abi.La
     )
 
 
-def _linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
+def describe_linear(linear: Linear | None, *, has_bias: bool = True) -> abi.Linear:
+    """Return a map as the kernels read it; None = there is none."""
     if linear is None:
         return abi.Linear()
     bias = linear.bias if has_bias else None

@@ -65,7 +65,7 @@ class Attention:
     call: AttentionCall
     num_heads: int
     num_kv_heads: int
-    norm: RMSNorm
+    norm: RMSNorm | None  # None = what comes in is projected as it is
     qkv: Linear
     head_norms: tuple[RMSNorm, RMSNorm] | None  # of query and key heads
     output: Linear

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dormouse_worker.common.images import ImageInput
+from dormouse_worker.model.tensors import Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ class ImageRows:
 class Seen:
     """What a pass with images begins with."""
 
-    embedded: torch.Tensor  # [T, H]
+    embedded: Tensor  # [T, H]; an array of float32 where there is no torch
     deep: torch.Tensor | None = None  # [D, T, H] what is added behind the first layers; None = nothing
 
 

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 11
+#define DM_VERSION 12
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4 };
@@ -30,6 +30,8 @@ struct DmBatch {
   const int64_t *rope;        // [3][T] positions in time, height and width; null = all are `positions`
   const float *deep;          // [num_deep][T][H] what is added behind the first layers; fewer than there are layers
   int64_t num_deep;
+  float *states;  // [T][H], or [num_rows][H], what the head is multiplied with; null = nobody asks
+  int64_t states_of_all;  // whether they are all rows', and not the wanted ones'
 };
 
 // How one layer attends; pools are [slots][Hkv][size], rounded ones [slots][Hkv][size + 2] as cached.h has them.

@@ -103,7 +103,7 @@ struct Pass {
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       const DmAttention &a = layer.attention;
-      attend(layer, model.head.weight && i == model.num_layers - 1);
+      attend(layer, model.head.weight && i == model.num_layers - 1 && !batch.states_of_all);
       if (!add(space.attended, layer.output, a.num_heads * a.value_size, layer.output_lora)) return false;
       norm(layer.mlp_norm);
       gate(layer.gate_up, layer.gate_up_lora);
@@ -112,6 +112,8 @@ struct Pass {
     }
     if (model.head.weight) {
       norm(model.norm);
+      if (batch.states) convert(space.normed, batch.num_tokens * model.hidden_size, batch.states);
+      if (batch.num_rows < batch.num_tokens) keep_wanted();
       multiply<false>(space.normed, model.head, batch.logits, model.hidden_size, model.num_logits);
     }
     return true;
@@ -221,9 +223,11 @@ struct Pass {
     });
   }
 
+  // Without weights the rows stay as they are.
   void norm(const DmNorm &by) {
     int64_t size = model.hidden_size;
     parallel_stretches(pool, batch.num_tokens, parts(4096, size), [&](int64_t begin, int64_t end) {
+      if (!by.weight) return convert(space.hidden + begin * size, 1, (end - begin) * size, space.normed + begin * size);
       for (int64_t t = begin; t < end; t++) norm_row<A, W>(space.hidden + t * size, by, size, space.normed + t * size);
     });
   }

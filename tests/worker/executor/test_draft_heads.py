@@ -1,0 +1,334 @@
+"""An EAGLE head changes nothing but the time: whatever it says, asleep or gone, its model's tokens come."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.worker.executor import draft_kit
+from tests.worker.executor.grammar_kit import BoundRank
+from tests.worker.executor.sleeping_rank import SleepingRank
+from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding
+from tests.worker.executor.test_grammar_crossings import kill_and_resume
+from tools import train_head
+
+GREEDY = {"temperature": 0.0, "max_tokens": 30}
+LONG = [(7 * place) % 250 for place in range(80)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Let torch teach and compare by one thread: several wait for each other where others compute, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def truth(tiny_model):
+    """Return what a rank without drafts says to each of ASKED, alone."""
+    asking = Asking(tiny_model, "off", worker="no torch")
+    said, _ = asking.say(ASKED, together=False)
+    asking.close()
+    return said
+
+
+@pytest.fixture(scope="module")
+def heads(tiny_model, tmp_path_factory, truth):
+    """The directories of heads, by kind."""
+    root = tmp_path_factory.mktemp("heads")
+    rows = [[*PERIOD, *truth[0][0]]]
+    return {
+        "taught": draft_kit.head(root / "taught", tiny_model, rows=rows),
+        "ignorant": draft_kit.head(root / "ignorant", tiny_model),
+        "broken": draft_kit.head(root / "broken", tiny_model, scale=1e30),
+    }
+
+
+def ask(directory, head, **settings):
+    """Return a rank that always asks its head for all that there is room for."""
+    asking = Asking(directory, "eagle", worker="no torch", speculation_model=str(head), **settings)
+    draft_kit.draft_always(asking.rank.controller._engine)
+    return asking
+
+
+@pytest.mark.parametrize("kind", ["taught", "ignorant", "broken"])
+def test_with_any_head_every_kind_of_sampling_says_the_same(tiny_model, heads, truth, kind):
+    asking = ask(tiny_model, heads[kind], max_num_seqs=64)
+    for together in (True, False):
+        said, told = asking.say(ASKED, together=together)
+        same_but_rounding(said, truth)
+        scored, taken = count(told)
+        assert scored > taken > 0 if kind == "taught" else scored >= taken
+        assert (kind == "broken") == (scored == 0)
+    asking.close()
+
+
+class Overheard:
+    """What a head proposed, each time with the tokens that were known then."""
+
+    def __init__(self, asking, monkeypatch):
+        drafter = asking.rank.controller._executor._wrapper._worker._allocation._runner._drafter
+        self.heard, self._propose, self._sequences = [], drafter.propose, drafter._sequences
+        monkeypatch.setattr(drafter, "propose", self)
+
+    def __call__(self, batch, output):
+        proposals = self._propose(batch, output)
+        for request_id, drafts in proposals.token_ids.items():
+            sequence = self._sequences.sequence(request_id)
+            num_known = sequence.num_prompt_tokens + sequence.position
+            self.heard.append((self._sequences.read(sequence, 0, num_known).tolist(), list(drafts)))
+        return proposals
+
+
+class Plainly:
+    """A model and its head in torch, over whole sequences."""
+
+    def __init__(self, directory, head):
+        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self._head = train_head.build_head(self._model.config)
+        self._head.load_state_dict(load_file(head / draft_kit.WEIGHTS), strict=False)
+
+    @torch.no_grad()
+    def regret(self, tokens, drafts):
+        """Return by how much the head's best tokens were likelier than the drafts at most, in logits."""
+        states = self._model.model(input_ids=torch.tensor([tokens[:-1]])).last_hidden_state
+        known, most = list(tokens), 0.0
+        for draft in drafts:
+            vectors = self._model.get_input_embeddings()(torch.tensor([known[1:]]))
+            last = train_head.guess(self._head, vectors, states)[:, -1:]
+            logits = self._model.lm_head(last)[0, 0]
+            most = max(most, float(logits.max() - logits[draft]))
+            known.append(draft)
+            states = torch.cat([states, last], dim=1)
+        return most
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_num_batched_tokens": 16, "max_num_seqs": 8, "swap_space_bytes": 1 << 20}]
+)
+def test_it_says_what_it_says_over_the_whole_sequence(tiny_model, heads, monkeypatch, settings):
+    asking = ask(tiny_model, heads["ignorant"], num_speculative_tokens=3, **settings)
+    overheard, plainly = Overheard(asking, monkeypatch), Plainly(tiny_model, heads["ignorant"])
+    _, told = asking.say([{**GREEDY, "max_tokens": 36 + number} for number in range(5)], prompt=LONG[:37])
+    assert sum(message.preemptions for message in told) > 0
+    asking.say([GREEDY], prompt=LONG[:37])  # of which a part is known by now
+    asking.say([GREEDY], prompt=LONG, salt="another")
+    assert len(overheard.heard) > 20
+    for tokens, drafts in overheard.heard[::3]:
+        assert plainly.regret(tokens, drafts) < 1e-3
+    asking.close()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_it_sleeps_and_wakes_with_its_model(tiny_model, heads, truth, level):
+    asking = ask(tiny_model, heads["taught"])
+    before, told = asking.say(ASKED[:1])
+    assert count(told)[1] > 0
+    for tags in (("weights", "kv_cache"), ("kv_cache",), ("weights",)):
+        asking.rank.sleep(level, tags)
+        asking.rank.wake(tags)
+        after, told = asking.say(ASKED[:1])
+        assert after == before == truth[:1]
+        assert count(told)[1] > 0
+    asking.close()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_streams_that_a_sleep_cuts_between_drafted_steps_go_on_after_it(tiny_model, heads, truth, level):
+    rank = BoundRank(
+        tiny_model,
+        worker="no torch",
+        speculation_method="eagle",
+        speculation_model=str(heads["taught"]),
+        max_num_seqs=48,
+    )
+    draft_kit.draft_always(rank.controller._engine)
+
+    def sleep_and_wake(rank):
+        rank.sleep(level)
+        rank.wake()
+
+    asked = [({"prompt": PERIOD, "max_tokens": 24, "stop_token_ids": (), **wish}, None) for wish in ASKED[:5]]
+    said, sleeps = kill_and_resume([rank], asked, random.Random(6), most_passes=4, between=sleep_and_wake)
+    assert [said[number] for number in range(len(asked))] == [tokens for tokens, *_ in truth[:5]]
+    assert sleeps > 1
+    scored, taken = count([message for message in rank._sent if hasattr(message, "drafts")])
+    assert scored >= taken > 0
+    rank.close()
+
+
+def test_resumed_after_any_token_with_and_without_it_the_rest_is_said(tiny_model, heads, truth):
+    asking, plain = ask(tiny_model, heads["taught"]), Asking(tiny_model, "off")
+    for wish, (tokens, *_) in zip(ASKED[:3], truth[:3], strict=True):
+        known = [tokens[:count_known] for count_known in range(len(tokens))]
+        for rank in (asking, plain):
+            said, _ = rank.say([wish] * len(known), resumed=known)
+            assert [rest for rest, *_ in said] == [tokens[len(before) :] for before in known]
+    asking.close()
+    plain.close()
+
+
+def test_where_it_does_not_come_back_the_model_serves_without_and_says_so(tiny_model, heads, truth, tmp_path):
+    head = draft_kit.same(tmp_path / "head", heads["taught"])
+    asking = ask(tiny_model, head)
+    assert f"drafts by the head {head}" in asking.rank.status.model.compute_path
+    weights = (head / draft_kit.WEIGHTS).read_bytes()
+    (head / draft_kit.WEIGHTS).unlink()
+    asking.rank.sleep(2)
+    asking.rank.wake()
+    assert asking.rank.is_ready
+    assert "no drafts, as the head did not come back" in asking.rank.status.model.compute_path
+    said, told = asking.say(ASKED[:2])
+    assert (said, count(told)) == (truth[:2], (0, 0))
+    assert sum(message.drafts.num_model_failures for message in told if message.drafts) > 0
+    (head / draft_kit.WEIGHTS).write_bytes(weights)
+    asking.rank.sleep(2)
+    asking.rank.wake()
+    said, told = asking.say(ASKED[:2], salt="another")
+    assert said == truth[:2]
+    assert count(told)[1] > 0
+    asking.close()
+
+
+def test_a_pass_of_it_that_raises_costs_its_drafts_only(tiny_model, heads, truth, monkeypatch):
+    asking = ask(tiny_model, heads["taught"])
+    drafter = asking.rank.controller._executor._wrapper._worker._allocation._runner._drafter
+    compute, calls = drafter._compute, []
+
+    def fail_now_and_then(*arguments):
+        calls.append(1)
+        if len(calls) % 3 == 2:
+            raise RuntimeError("boom")
+        return compute(*arguments)
+
+    monkeypatch.setattr(drafter, "_compute", fail_now_and_then)
+    said, told = asking.say(ASKED[:3])
+    assert said == truth[:3]
+    assert len(calls) > 2
+    assert sum(message.drafts.num_model_failures for message in told if message.drafts) > 0
+    asking.close()
+
+
+def change_config(head, **changes):
+    file = head / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
+
+
+def change_weights(head, change):
+    weights = load_file(head / draft_kit.WEIGHTS)
+    change(weights)
+    save_file(weights, head / draft_kit.WEIGHTS)
+
+
+def less(weights, name="layers.0.mlp.down_proj.weight"):
+    del weights[name]
+
+
+def narrow(weights, name="fc.weight"):
+    weights[name] = weights[name][:, :-1].contiguous()
+
+
+def halve(weights, name="layers.0.self_attn.o_proj.weight"):
+    weights[name] = weights[name].half()
+
+
+def more(weights):
+    weights["layers.0.input_layernorm.weight"] = torch.ones(32)
+
+
+def third(weights):
+    weights["midlayer.hidden_norm.weight"] = torch.ones(32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "named"),
+    [
+        (lambda head: change_config(head, hidden_size=48), "InvalidSettings", "hidden_size is 48, and 32 is needed"),
+        (lambda head: change_config(head, vocab_size=259), "InvalidSettings", "vocab_size is 259"),
+        (lambda head: change_config(head, num_hidden_layers=2), "InvalidSettings", "num_hidden_layers is 2"),
+        (lambda head: change_config(head, hidden_act="gelu"), "InvalidSettings", "hidden_act is 'gelu'"),
+        (lambda head: change_weights(head, less), "ModelInvalid", "layers.0.mlp.down_proj.weight is missing"),
+        (lambda head: change_weights(head, narrow), "ModelInvalid", "fc.weight is [32, 63], not [32, 64]"),
+        (lambda head: change_weights(head, halve), "InvalidSettings", "is F16, and the model computes in F32"),
+        (lambda head: change_weights(head, more), "ModelInvalid", "input_layernorm.weight is no tensor of"),
+        (lambda head: change_weights(head, third), "InvalidSettings", "is of an EAGLE-3 head"),
+        (lambda head: (head / draft_kit.WEIGHTS).unlink(), "ModelInvalid", "is there"),
+    ],
+)
+def test_what_does_not_go_with_its_model_is_refused_by_name(tiny_model, heads, tmp_path, spoil, reason, named):
+    head = draft_kit.same(tmp_path / "head", heads["ignorant"])
+    spoil(head)
+    status = refusal(tiny_model, head)
+    assert status.failure_message.startswith(f"speculation_model {head}: ")
+    assert named in status.failure_message
+    assert status.failure_reason == reason
+
+
+def refusal(directory, head, **settings):
+    rank = SleepingRank(
+        directory,
+        "no torch",
+        keeps=False,
+        starts=False,
+        speculation_method="eagle",
+        speculation_model=str(head),
+        **settings,
+    )
+    assert rank.status.state == "FAILED"
+    return rank.status
+
+
+def test_names_that_other_engines_give_its_class_and_unread_tensors_are_taken(tiny_model, heads, tmp_path, truth):
+    head = draft_kit.same(tmp_path / "head", heads["taught"])
+    change_config(head, architectures=["LlamaForCausalLMEagle"], bias=True)
+    change_weights(
+        head,
+        lambda weights: weights.update(
+            {"embed_tokens.weight": torch.zeros(260, 32), "fc.bias": torch.zeros(32), "lm_head.weight": torch.zeros(1)}
+        ),
+    )
+    asking = ask(tiny_model, head)
+    said, told = asking.say(ASKED[:1])
+    assert said == truth[:1]
+    assert count(told)[1] > 0
+    asking.close()
+
+
+def test_quantized_weights_and_one_that_is_gone_are_refused(tiny_model, heads, tmp_path):
+    status = refusal(tiny_model, heads["ignorant"], quantization="int8")
+    assert "quantization is int8, and speculation_method is eagle" in status.failure_message
+    status = refusal(tiny_model, tmp_path / "gone")
+    assert (status.failure_reason, "gone" in status.failure_message) == ("ModelNotFound", True)
+
+
+def test_one_that_finds_no_room_is_named_with_its_bytes(tiny_model, heads):
+    status = refusal(tiny_model, heads["ignorant"], memory_limit_bytes=32 << 20)
+    assert status.failure_reason == "InsufficientMemory"
+    assert "draft model's weights" in status.failure_message
+
+
+def test_its_part_of_the_cache_is_counted_in_every_block(tiny_model, heads):
+    with_it, without = ask(tiny_model, heads["ignorant"]), Asking(tiny_model, "off", worker="no torch")
+    ours, plain = with_it.rank.status.report, without.rank.status.report
+    assert ours.block_bytes == plain.block_bytes * 3 // 2
+    assert ours.weights_bytes > plain.weights_bytes
+    with_it.close()
+    without.close()
+
+
+def test_a_cache_of_8_bits_holds_its_keys_too(tiny_model, heads):
+    plain = Asking(tiny_model, "off", worker="no torch", kv_cache_dtype="int8")
+    asking = ask(tiny_model, heads["taught"], kv_cache_dtype="int8")
+    wishes = [{**GREEDY, "max_tokens": 12}, {**GREEDY, "temperature": 0.8, "seed": 3}]
+    said, told = asking.say(wishes)
+    assert said == plain.say(wishes)[0]
+    assert count(told)[0] > 0
+    plain.close()
+    asking.close()

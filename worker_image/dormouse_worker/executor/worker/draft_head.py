@@ -1,0 +1,55 @@
+"""The EAGLE head of a worker without torch: loaded beside its model, asleep and awake with it, and who drafts by it."""
+
+from __future__ import annotations
+
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.model.bare.loader import BareModel
+from dormouse_worker.model.bare.runner import BareRunner
+from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.drafting.dispensable import Dispensable
+from dormouse_worker.model.drafting.head import load_head
+from dormouse_worker.model.drafting.head_drafter import Answer, HeadDrafter
+from dormouse_worker.model.input_batch import InputBatch
+from dormouse_worker.model.kv_cache import KVCache
+from dormouse_worker.model.scratch import Scratch
+from dormouse_worker.native.library import Kernels
+
+
+class DraftHead:
+    """Owns the head's weights; its keys and values lie in the model's cache, behind the model's own."""
+
+    def __init__(self, settings: EngineSettings, device: Device, target: BareModel, kernels: Kernels) -> None:
+        """Load it. Raises as `load_head`. `target` is how the model is to be used from now on."""
+        self._name = settings.speculation_model
+        self._layer = len(target.cache_spec.layers)
+        self.target, self._head = load_head(settings, device, target, kernels)
+        self.sleep_part = Dispensable(self._head.weights)
+
+    def __repr__(self) -> str:
+        return f"DraftHead({self._name}, {self.sleep_part!r})"
+
+    @property
+    def words(self) -> str:
+        """Return who drafts, or why nobody does."""
+        if lost := self.sleep_part.lost:
+            return f"no drafts, as the head did not come back: {lost}"
+        return f"drafts by the head {self._name}"
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of its weights."""
+        return self._head.weights_bytes
+
+    def attach(self, runner: BareRunner, cache: KVCache) -> None:
+        """Let a runner over this cache propose what the head says."""
+        part = cache.part_from(self._layer)
+
+        def make_drafter(sequences: InputBatch, scratch: Scratch, answer: Answer) -> HeadDrafter:
+            is_there = lambda: not self.sleep_part.lost  # noqa: E731
+            return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=is_there)
+
+        runner.draft_by(make_drafter, self._head.state_size)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._head.weights.close()
