@@ -52,7 +52,7 @@ def build_head(config: Any) -> Any:
     from torch import nn
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-    layer = LlamaDecoderLayer(config, 0)
+    layer: Any = LlamaDecoderLayer(config, 0)
     layer.input_layernorm = nn.Identity()
     head = nn.Module()
     head.fc, head.layers = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False), nn.ModuleList([layer])
@@ -86,7 +86,7 @@ def train(head: Any, model: Any, rows: torch.Tensor, recipe: Recipe) -> float:
             said = model.lm_head(wanted)
         guessed = guess(head, vectors, states[:, :-1])
         logits = model.lm_head(guessed)
-        loss = smooth_l1_loss(guessed, wanted)
+        loss: Any = smooth_l1_loss(guessed, wanted)
         loss = loss + TOKEN_SHARE * cross_entropy(logits.flatten(0, 1), said.softmax(-1).flatten(0, 1))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)

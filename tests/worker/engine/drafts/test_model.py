@@ -38,6 +38,15 @@ def make_pace(num_seqs=1, share=None, rounds=30):
     return pace
 
 
+def test_passes_that_it_only_read_end_a_pause_and_forgive_nothing():
+    pace = make_pace()
+    pace.observe(make_batch(1), Proposals({}, has_failed=True))
+    for is_over in (False, False, True):
+        assert bool(pace.choose(0.9, 1, 0, 8)) == is_over
+        pace.observe(make_batch(1, num_asking=0), Proposals({}, seconds=PASS_S))
+    assert "1 failures in a row" in repr(pace)
+
+
 @pytest.mark.parametrize("num_seqs", [1, 4])
 def test_the_dearer_its_passes_the_shorter_its_drafts(num_seqs):
     lengths = [make_pace(num_seqs, share).choose(0.8, num_seqs, 0, 8) for share in (0.01, 0.2, 0.5, 1.5)]

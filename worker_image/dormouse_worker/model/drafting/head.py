@@ -33,7 +33,7 @@ from dormouse_worker.model.lean.parts import Decoder, Embedding, Linear, Rotary
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.rotary import frequencies
 from dormouse_worker.model.scratch import Floats, address_of
-from dormouse_worker.model.tensors import ARRAY_DTYPES, floats_of, take
+from dormouse_worker.model.tensors import ARRAY_DTYPES, floats_of
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native.library import Kernels
 
@@ -66,7 +66,7 @@ class Head:
 
     def begin(self, token_ids: Ints, states: Floats) -> Floats:
         """Return what its layer begins with, [T, H], of tokens [T] and the states before them, [T, H]."""
-        vectors = floats_of(take(self.embedding.weight, token_ids))
+        vectors = floats_of(self.embedding.weight[token_ids])
         rows, out = np.concatenate([vectors, states], axis=1), np.empty_like(states)
         self.kernels.multiply(
             TYPES[self.dtype],
@@ -121,7 +121,7 @@ def _read(files: ModelFiles, target: BareModel) -> tuple[BareConfig, WeightPlan]
     config = read_config(said)
     if isinstance(config, Unfit):
         raise InvalidSettings(f"its layer is not one that is computed here: {config.reason}")
-    shapes = {FC: (config.hidden_size, 2 * config.hidden_size)}
+    shapes: dict[str, tuple[int, ...]] = {FC: (config.hidden_size, 2 * config.hidden_size)}
     if FC_BIAS in files.tensors:
         shapes[FC_BIAS] = (config.hidden_size,)
     shapes |= {LAYER + name: shape for name, shape in layer_shapes(config).items() if name != NORM_BEFORE}
