@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
-import msgspec
 import pytest
 import torch
 from peft import LoraConfig
 from peft.tuners.lora.variants import calculate_alora_offsets
 
 from dormouse_worker.common.adapters import AdapterInfo
-from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.invocation import activate
-from dormouse_worker.engine.testing import make_add
-from tests.peft_kit import greedy_tokens, make_adapter
+from tests.peft_kit import make_adapter
 from tests.worker.engine.engine_kit import finish
-from tests.worker.model.adapters.loading import load_adaptable
-from tests.worker.model.test_parity import BLOCK_SIZE, MAX_TOKENS, make_engine
+from tests.worker.model.adapters.cases import each_of, make_case, peft_says
+from tests.worker.model.test_parity import BLOCK_SIZE
 
 INVOCATION = [201, 7, 201]
 _TEXT = [(i * i * 7 + 3) % 200 for i in range(30)]
@@ -45,18 +41,7 @@ PATHS = {  # architecture, who computes -> whether it is slow
     ("llama", "transformers"): True,
 }
 SETTINGS = ({"seqs": 6}, {"tokens": 7}, {"num_blocks": 12, "host_blocks": 12}, {"num_blocks": 12}, {"caches": True})
-each_path = pytest.mark.parametrize(
-    ("architecture", "path"), [pytest.param(*key, marks=[pytest.mark.slow] * slow) for key, slow in PATHS.items()]
-)
-
-
-class Case(NamedTuple):
-    """A model with adapters, and what peft says with each."""
-
-    model: object
-    backend: object
-    infos: dict[str, AdapterInfo]
-    expected: dict[tuple[str, str], list[int]]  # adapter ("" = the base) and prompt -> tokens
+each_path = each_of(PATHS)
 
 
 @pytest.fixture(scope="module")
@@ -69,40 +54,18 @@ def case_of(tiny_model, tmp_path_factory):
         made = {
             name: make_adapter(folder / name, base, rank=rank, **fields) for name, (rank, fields) in ADAPTERS.items()
         }
-        return made, {
-            (name, prompt): greedy_tokens(base, made.get(name), ids, MAX_TOKENS, ignore_eos=True)
-            for name in ("", *made)
-            for prompt, ids in PROMPTS.items()
-        }
+        return made, peft_says(base, made, PROMPTS)
 
     @functools.cache
     def case(architecture, path):
-        made, expected = written(architecture)
-        directory, num_copies = tiny_model(architecture), len(ADAPTERS)
-        model, backend = load_adaptable(directory, path, num_slots=2, max_rank=8, num_copies=num_copies)
-        return Case(model, backend, {name: model.adapters.add(each) for name, each in made.items()}, expected)
+        return make_case(tiny_model(architecture), path, PROMPTS, *written(architecture), max_rank=8)
 
     return case
 
 
-def engine_of(case, **settings):
-    """Return an engine that knows the adapters, with fewer slots than there are."""
-    slots = AdapterSlots(2)
-    slots.note(case.model.adapters.infos, {})
-    return make_engine(case.model, backend=case.backend, adapters=slots, **settings)
-
-
-def add(engine, case, key, request_id, output_token_ids=()):
-    adapter, prompt = key
-    message = make_add(request_id, PROMPTS[prompt], max_tokens=MAX_TOKENS)
-    digest = case.infos[adapter].digest if adapter else ""
-    message = msgspec.structs.replace(message, adapter=digest, output_token_ids=list(output_token_ids))
-    assert engine.add(message) is None
-
-
 def say(engine, case, key, request_id):
     """Return the answer to one request alone, and how many of its tokens were cached."""
-    add(engine, case, key, request_id)
+    assert case.add(engine, key, request_id) is None
     before = engine._scheduler.counters.prefix_hits
     (tokens,) = finish(engine, {request_id: []}).values()
     return tokens, engine._scheduler.counters.prefix_hits - before
@@ -112,12 +75,7 @@ def say(engine, case, key, request_id):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_batches_chunks_preemption_and_cached_prefixes_say_what_peft_says(case_of, architecture, path, settings):
     case = case_of(architecture, path)
-    engine = engine_of(case, **settings)
-    for round_number in range(2):
-        for key in case.expected:
-            add(engine, case, key, f"{'/'.join(key)}/{round_number}")
-        told = finish(engine, {f"{'/'.join(key)}/{round_number}": [] for key in case.expected})
-        assert {tuple(name.split("/")[:2]): tokens for name, tokens in told.items()} == case.expected
+    assert case.ask_twice(case.engine(**settings)) == [case.expected, case.expected]
 
 
 @each_path
@@ -131,7 +89,7 @@ def test_where_it_begins_changes_what_is_said(case_of, architecture, path):
 @each_path
 def test_the_bases_blocks_serve_what_is_before_the_invocation(case_of, architecture, path):
     case = case_of(architecture, path)
-    engine = engine_of(case, caches=True)
+    engine = case.engine(caches=True)
     for prompt in ("within", "twice", "ends"):
         begin = activate(case.infos["activated"], PROMPTS[prompt]).start
         say(engine, case, ("", prompt), f"{prompt} base")
@@ -142,7 +100,7 @@ def test_the_bases_blocks_serve_what_is_before_the_invocation(case_of, architect
 
 def test_what_it_computed_before_its_invocation_serves_the_base(case_of):
     case = case_of("llama", "native")
-    engine = engine_of(case, caches=True)
+    engine = case.engine(caches=True)
     say(engine, case, ("activated", "within"), "first")
     tokens, cached = say(engine, case, ("", "within"), "base")
     assert (tokens, cached) == (case.expected["", "within"], 12)
@@ -151,11 +109,7 @@ def test_what_it_computed_before_its_invocation_serves_the_base(case_of):
 def test_a_request_that_goes_on_elsewhere_after_any_token_says_the_rest(case_of):
     case = case_of("llama", "native")
     whole = case.expected["activated", "twice"]
-    engine = engine_of(case, seqs=6)
-    for cut in range(len(whole)):
-        add(engine, case, ("activated", "twice"), f"{cut}", whole[:cut])
-    told = finish(engine, {f"{cut}": [] for cut in range(len(whole))})
-    assert told == {f"{cut}": whole[cut:] for cut in range(len(whole))}
+    assert case.resume(case.engine(seqs=6), ("activated", "twice")) == [whole] * len(whole)
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, INVOCATION[:1], [7], [255]], ids=str)

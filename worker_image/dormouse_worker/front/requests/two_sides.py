@@ -10,8 +10,8 @@ import grpc
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import EngineStatus
-from dormouse_worker.common.sides import Sides, joined
-from dormouse_worker.front.requests.validation import check_lengths, refuse
+from dormouse_worker.common.sides import joined
+from dormouse_worker.front.requests.validation import check_lengths, effective_max_tokens, refuse
 
 _WHERE = "where an encoder reads the prompt"
 
@@ -46,20 +46,11 @@ def open_sequence(
     if not num_source:
         refuse("prompt", "0 tokens", "at least 1 token")
     token_ids = joined(prompt, sides.opening, engine.report.block_size)
-    max_tokens = _max_tokens(params, num_source, sides, room=max_model_len - len(token_ids))
-    return Opening(token_ids, sides.opening, max_tokens, num_source, sides.bad_words_token_ids)
-
-
-def _max_tokens(params: pb.SamplingParams, num_source: int, sides: Sides, *, room: int) -> int:
-    """Return the effective max_tokens where so many fit behind the prompt. Raises CallError INVALID_ARGUMENT."""
+    room = max_model_len - len(token_ids)
     most = min(sides.max_target_tokens - len(sides.opening), room)
-    if params.HasField("max_tokens") and params.max_tokens > most:
-        limit = f"at most {most}: an answer has {sides.max_target_tokens} with its opening, and {room} fit behind it"
-        wish = f"{params.max_tokens} beside a prompt of {num_source} tokens"
-        refuse("sampling_params.max_tokens", wish, limit, reason=CONTEXT_LENGTH_EXCEEDED)
-    if params.min_tokens > most:
-        refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {most}, the room that is left")
-    return params.max_tokens if params.HasField("max_tokens") else most
+    limit = f"at most {most}: an answer has {sides.max_target_tokens} with its opening, and {room} fit behind it"
+    max_tokens = effective_max_tokens(params, num_source, most, limit)
+    return Opening(token_ids, sides.opening, max_tokens, num_source, sides.bad_words_token_ids)
 
 
 def check_reads(engine: EngineStatus) -> None:

@@ -206,13 +206,17 @@ def check_lengths(
         limit = f"below {length}, so that a token can follow"
         refuse("prompt", f"{num_prompt} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
     room = max_model_len - num_prompt
-    if params.HasField("max_tokens") and params.max_tokens > room:
+    return effective_max_tokens(params, num_prompt, room, f"at most {room}: together {length}")
+
+
+def effective_max_tokens(params: pb.SamplingParams, num_prompt: int, most: int, limit: str) -> int:
+    """Return max_tokens, or `most` where none is asked for. Raises CallError INVALID_ARGUMENT, naming `limit`."""
+    if params.HasField("max_tokens") and params.max_tokens > most:
         wish = f"{params.max_tokens} beside a prompt of {num_prompt} tokens"
-        limit = f"at most {room}: together {length}"
         refuse("sampling_params.max_tokens", wish, limit, reason=CONTEXT_LENGTH_EXCEEDED)
-    if params.min_tokens > room:
-        refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {room}, the room that is left")
-    return params.max_tokens if params.HasField("max_tokens") else room
+    if params.min_tokens > most:
+        refuse("sampling_params.min_tokens", str(params.min_tokens), f"at most {most}, the room that is left")
+    return params.max_tokens if params.HasField("max_tokens") else most
 
 
 def check_effective(sampling: Sampling) -> None:
