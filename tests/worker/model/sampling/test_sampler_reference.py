@@ -74,8 +74,8 @@ def test_all_edits_together_give_the_scores_of_the_plain_loop(rows, seed):
     logits = random_logits(len(rows), VOCAB_SIZE, seed=seed)
     expected = [reference_scores(line, one) for line, one in zip(logits.tolist(), rows, strict=True)]
     torch.testing.assert_close(scores_of(logits, *rows), torch.tensor(expected), atol=1e-3, rtol=1e-5)
-    greedy = [max(range(VOCAB_SIZE), key=line.__getitem__) for line in expected]
-    assert tokens_of(logits, rows) == greedy
+    for token, line in zip(tokens_of(logits, rows), expected, strict=True):
+        assert line[token] >= max(line) - 1e-3, "of two that are equal but for rounding either will do"
 
 
 @settings(max_examples=100, deadline=None)
