@@ -10,12 +10,12 @@ from dormouse_worker.common.settings import AUTO, NONE, EngineSettings
 def check_quantization(settings: EngineSettings, layout: Layout, *, is_stored: bool, can_round: bool) -> None:
     """Raise InvalidSettings where a quantization does not go with the model, or with what else is asked of it.
 
-    `is_stored`: the files have quantized weights. `can_round`: a model of this kind may have fewer bits.
+    `is_stored`: transformers' quantizers load the weights. `can_round`: a model of this kind may have fewer bits.
     """
-    if layout.world_size > 1 and (is_stored or settings.quantization != NONE):
+    if layout.world_size > 1 and is_stored:
         raise InvalidSettings(
             f"tensor_parallel_size {layout.tensor} × pipeline_parallel_size {layout.pipeline} = {layout.world_size} "
-            "ranks; a quantized model runs on one"
+            "ranks; a model whose weights transformers' quantizers load runs on one"
         )
     if settings.quantization != NONE and not can_round:
         raise InvalidSettings(

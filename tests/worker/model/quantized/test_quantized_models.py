@@ -143,11 +143,11 @@ def test_what_is_no_linear_map_is_refused_by_name(load_from, tiny_model, archite
         load_from(tiny_model(architecture))
 
 
-@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2), (2, 2)])
-def test_several_ranks_are_refused(load_from, tiny_model, tensor, pipeline):
-    sizes = f"^tensor_parallel_size {tensor} × pipeline_parallel_size {pipeline} = {tensor * pipeline} ranks; "
-    with pytest.raises(InvalidSettings, match=f"{sizes}a quantized model runs on one$"):
-        load_from(tiny_model("llama"), layout=Layout(tensor=tensor, pipeline=pipeline))
+def test_several_ranks_do_not_share_what_others_quantizers_load(load_from, tmp_path):
+    directory = write_tiny_model(tmp_path, quantization_config={"quant_method": "torchao"})
+    why = "2 ranks; a model whose weights transformers' quantizers load runs on one$"
+    with pytest.raises(InvalidSettings, match=f"^tensor_parallel_size 2 × pipeline_parallel_size 1 = {why}"):
+        load_from(directory, layout=Layout(tensor=2), quantization="none")
 
 
 def test_a_model_that_makes_vectors_is_refused(tmp_path):

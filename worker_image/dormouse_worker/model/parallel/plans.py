@@ -14,6 +14,7 @@ from typing import Any
 
 from dormouse_worker.common.errors import InvalidSettings
 
+ROWWISE = "rowwise"  # what styles begin with that divide a map's inputs
 REPLICATED = "replicated_with_grad_allreduce"  # of what every rank has whole; the rest of the name is for training
 STYLES = frozenset({"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "packed_colwise", REPLICATED})
 ENTRANCES = ("input_ids", "inputs_embeds")  # what comes into modules that lie before the layers
@@ -68,7 +69,7 @@ def planned_modules(module: Any, ends: Sequence[Any], tensor: int) -> Iterator[t
     own = OWN_PLANS.get(name)
     styles = own.styles if own is not None else dict(getattr(module, "_tp_plan", None) or {})
     refused = f"tensor_parallel_size is {tensor}; {name}"
-    if not any(style.startswith("rowwise") for style in styles.values()):
+    if not any(style.startswith(ROWWISE) for style in styles.values()):
         raise InvalidSettings(f"{refused} has no plan for how ranks share its layers; set it to 1")
     for path, part in module.named_modules():
         style = styles.get(path) or styles.get(_NUMBER.sub(".*", path))

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
-from dormouse_worker.model.parallel.plans import OWN_PLANS, planned_modules
+from dormouse_worker.model.parallel.plans import OWN_PLANS, ROWWISE, planned_modules
 from dormouse_worker.model.parallel.shards import Spans, Vocabulary, even, heads, num_indices, packed
 from dormouse_worker.model.parallel.stages import is_here
+from dormouse_worker.model.quantized.modules import QuantizedEmbedding, QuantizedLinear
 
 KEY_VALUE = frozenset({"k_proj", "v_proj"})
 NUM_PACKED = 2  # gate and up
@@ -60,18 +60,22 @@ class Splitter:
             raise InvalidSettings(f"{refused} {self._num_kv_heads} key-value heads; one must divide the other")
 
     def _split_linear(self, name: str, part: Any, style: str, num_packed: int) -> None:
-        if type(part) not in (nn.Linear, Conv1D):
+        if type(part) not in (nn.Linear, Conv1D, QuantizedLinear):
             raise InvalidSettings(
                 f"tensor_parallel_size is {self._layout.tensor}; {name} is a {type(part).__name__}, which cannot be "
                 "divided; set it to 1"
             )
-        out_dim = 0 if isinstance(part, nn.Linear) else 1
-        if style.startswith("rowwise"):
-            self._slice(part, "weight", 1 - out_dim, self._even(name, part.weight.shape[1 - out_dim]))
+        out_dim = 1 if isinstance(part, Conv1D) else 0
+        if style.startswith(ROWWISE):
+            spans = self._inputs(name, part, part.weight.shape[1 - out_dim])
+            self._slice(part, "weight", 1 - out_dim, spans)
+            if isinstance(part, QuantizedLinear):
+                part.in_features = num_indices(spans)
             _sum_up(part, splits_input=style == "rowwise_split_input")
             return
         spans = self._outputs(name, part.weight.shape[out_dim], style, num_packed)
         self._slice(part, "weight", out_dim, spans)
+        self._slice(part, "weight_scale", 0, spans)
         self._slice(part, "bias", 0, spans)
         setattr(part, "out_features" if out_dim == 0 else "nf", num_indices(spans))
         if style == "colwise_gather_output":
@@ -84,6 +88,19 @@ class Splitter:
         if style == "colwise" and name.rpartition(".")[2] in KEY_VALUE:
             return heads(size, self._num_kv_heads, self._layout)
         return self._even(name, size)
+
+    def _inputs(self, name: str, part: Any, size: int) -> Spans:
+        """Return the rank's inputs; `size` is how many a plain map has."""
+        if not isinstance(part, QuantizedLinear):
+            return self._even(name, size)
+        spans, unit = self._even(name, part.in_features), part.format.unit(part.in_features)
+        if num_indices(spans) % unit:
+            raise InvalidSettings(
+                f"tensor_parallel_size is {self._layout.tensor}; {name} has {part.in_features} inputs of "
+                f"{part.format.name}, {num_indices(spans)} for each rank, and {unit} of them lie together; set it so "
+                "that each rank has a multiple of that, or quantization to none"
+            )
+        return spans
 
     def _even(self, name: str, size: int) -> Spans:
         if size % self._layout.tensor:
@@ -99,7 +116,8 @@ class Splitter:
                 f"to tensor rank {self._layout.tensor_rank}"
             )
         spans = ((vocabulary.start, vocabulary.stop),)
-        for part, base, adapt in ((embedding, nn.Embedding, _merge), (head, nn.Linear, _gather_head)):
+        kinds = (nn.Embedding | QuantizedEmbedding, _merge), (nn.Linear | QuantizedLinear, _gather_head)
+        for part, (base, adapt) in zip((embedding, head), kinds, strict=True):
             if not is_here(part):
                 continue
             if not isinstance(part, base) or len(part.weight) != vocabulary.size:
@@ -108,6 +126,7 @@ class Splitter:
                     f"rows cannot be divided by a vocabulary of {vocabulary.size}; set it to 1"
                 )
             self._slice(part, "weight", 0, spans)
+            self._slice(part, "weight_scale", 0, spans)
             self._slice(part, "bias", 0, spans)
             adapt(part, vocabulary)
 
@@ -118,6 +137,8 @@ class Splitter:
             return
         if id(old) not in self._replaced:
             shape = [num_indices(spans) if i == dim else size for i, size in enumerate(old.shape)]
+            if name == "weight" and dim == 1 and isinstance(part, QuantizedLinear):
+                shape[1] = part.format.row_bytes(num_indices(spans))
             new = nn.Parameter(torch.zeros((), dtype=old.dtype).expand(shape), requires_grad=False)
             self._replaced[id(old)] = (old, new)
             self.pieces[id(new)] = (dim, spans)
@@ -129,10 +150,15 @@ def _sum_up(part: Any, *, splits_input: bool) -> None:
         group = current_communicator()
         if splits_input:
             rows = rows.chunk(group.layout.tensor, -1)[group.layout.tensor_rank]
-        weight = part.weight if isinstance(part, nn.Linear) else part.weight.t()
-        return row_linear(rows, weight, part.bias, group, adapt=lambda out: part.adapt(out, rows))
+        operands = part.operands(rows) if isinstance(part, QuantizedLinear) else (rows, _weight_of(part))
+        return row_linear(*operands, part.bias, group, adapt=lambda out: part.adapt(out, rows))
 
     part.forward, part.adapt = forward, _as_it_is
+
+
+def _weight_of(part: Any) -> torch.Tensor:
+    weight: torch.Tensor = part.weight.t() if isinstance(part, Conv1D) else part.weight
+    return weight
 
 
 def _gather_output(part: Any) -> None:
@@ -159,7 +185,9 @@ def _merge(embedding: Any, vocabulary: Vocabulary) -> None:
 
 
 def _gather_head(head: Any, vocabulary: Vocabulary) -> None:
+    inner = head.forward
+
     def forward(rows: torch.Tensor) -> torch.Tensor:
-        return gather_logits(functional.linear(rows, head.weight, head.bias), vocabulary, current_communicator())
+        return gather_logits(inner(rows), vocabulary, current_communicator())
 
     head.forward = forward

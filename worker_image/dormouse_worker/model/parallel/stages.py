@@ -9,6 +9,7 @@ Which layers are whose is decided by what each part costs, see `stage_split`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -19,7 +20,10 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.stage_split import ModelCosts, split_layers
 from dormouse_worker.model.context import current_communicator
 from dormouse_worker.model.parallel.plans import StagePlan, stage_plan
+from dormouse_worker.model.quantized.blocks import SCALE
+from dormouse_worker.model.quantized.modules import QuantizedEmbedding, plain_shapes
 
+EMBEDDINGS = nn.Embedding | QuantizedEmbedding
 LAYER_COST, END_COST = 9, 8  # of a weight: attention, norms and gates come with a layer's
 SAMPLER_WEIGHTS = 50  # a sampled logit takes as long as so many weights of the head (docs/concepts/parallelism.md)
 
@@ -74,7 +78,7 @@ def count_costs(module: Any, plan: StagePlan) -> ModelCosts:
     vocab_size = int(module.config.get_text_config().vocab_size)
     return ModelCosts(
         layers=tuple(LAYER_COST * _num_weights(layer) for layer in module.get_submodule(plan.layers)),
-        before=END_COST * sum(part.embedding_dim for part in before if isinstance(part, nn.Embedding)),
+        before=END_COST * sum(part.embedding_dim for part in before if isinstance(part, EMBEDDINGS)),
         behind=END_COST * (sum(map(_num_weights, behind)) + vocab_size * SAMPLER_WEIGHTS),
     )
 
@@ -103,14 +107,23 @@ def send_stage(module: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _num_weights(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Return how many a plain module has, so that all ranks count alike whatever they keep in fewer bits."""
+    plain = plain_shapes(module)
+    parameters = [(name, one) for name, one in module.named_parameters() if not name.endswith(SCALE)]
+    return sum(prod(plain.get(name, parameter.shape)) for name, parameter in parameters)
+
+
+def _dtype_of(embedding: Any) -> torch.dtype:
+    """Return what a token's row is computed in."""
+    dtype: torch.dtype = (embedding if isinstance(embedding, QuantizedEmbedding) else embedding.weight).dtype
+    return dtype
 
 
 def _silence(module: Any, plan: StagePlan) -> None:
     for name in plan.before:
         embedding = module.get_submodule(name)
-        if isinstance(embedding, nn.Embedding):
-            module.set_submodule(name, Silent(embedding.embedding_dim, embedding.weight.dtype))
+        if isinstance(embedding, EMBEDDINGS):
+            module.set_submodule(name, Silent(embedding.embedding_dim, _dtype_of(embedding)))
         elif next(embedding.parameters(), None) is not None:
             raise InvalidSettings(
                 f"pipeline_parallel_size is above 1; {type(module).__name__} has a {type(embedding).__name__} at "

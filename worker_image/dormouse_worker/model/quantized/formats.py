@@ -9,7 +9,9 @@ from types import MappingProxyType
 import torch
 from torch.nn import functional
 
+from dormouse_worker.model.parallel.shards import Spans
 from dormouse_worker.model.quantized import grouped, int4, int8, rounding
+from dormouse_worker.model.quantized.blocks import GROUP, block_size_of
 from dormouse_worker.model.quantized.rotation import rotate
 
 
@@ -21,6 +23,8 @@ class Format:
     row_bytes: Callable[[int], int]  # of a row of so many columns
     expand: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # uint8 [n, bytes], float [n], in -> [n, in]
     is_rotated: bool  # rows are multiplied with what is expanded once they are rotated (see `rotation`)
+    unit: Callable[[int], int]  # so many neighbours of so many columns stay together where ranks divide them
+    take_columns: Callable[[torch.Tensor, Spans], torch.Tensor]  # uint8 [n, bytes], whole units -> uint8 [n, bytes]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
@@ -49,8 +53,17 @@ INT8 = Format(
     row_bytes=rounding.INT8.row_bytes,
     expand=lambda weight, scale, _: int8.expand(weight, scale),
     is_rotated=True,
+    unit=block_size_of,
+    take_columns=int8.take_columns,
 )
-INT4 = Format(name=rounding.INT4.name, row_bytes=rounding.INT4.row_bytes, expand=int4.expand, is_rotated=True)
+INT4 = Format(
+    name=rounding.INT4.name,
+    row_bytes=rounding.INT4.row_bytes,
+    expand=int4.expand,
+    is_rotated=True,
+    unit=lambda _: GROUP,
+    take_columns=int4.take_columns,
+)
 FORMATS: Mapping[str, Format] = MappingProxyType({INT8.name: INT8, INT4.name: INT4})  # that are rounded to by us
 
 
@@ -60,6 +73,8 @@ def _kept(count: int) -> Format:
         lambda columns: grouped.row_bytes(columns, count),
         lambda weight, _, columns: grouped.expand(weight, columns, count),
         is_rotated=False,
+        unit=lambda _: grouped.CHUNK,
+        take_columns=lambda weight, spans: grouped.take_columns(weight, spans, count),
     )
 
 

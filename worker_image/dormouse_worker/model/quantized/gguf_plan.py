@@ -34,12 +34,13 @@ def plan_gguf(
     gguf: GgufFile,
     checkpoint: Callable[[Mapping[str, str]], CheckpointSource],
     joined: Sequence[Sequence[str]] = (),
+    torn: frozenset[str] = frozenset(),
 ) -> GgufSource:
     """Return a source of the skeleton's tensors; `checkpoint` reads tensors of the files by slots' names.
 
     A tensor becomes plain, unless it can keep its 4 bits in a model of which weights are `joined` (see
-    `joined_parameters`); none = nothing is kept. Raises ModelInvalid for what is missing, has another shape, or has no
-    place in the model.
+    `joined_parameters`), unless it is `torn` between ranks; none are joined = nothing is kept. Raises ModelInvalid for
+    what is missing, has another shape, or has no place in the model.
     """
     found, places = origins_of(Facts(gguf)), find_origins(skeleton)
     if places is None:
@@ -55,7 +56,7 @@ def plan_gguf(
     if strangers := found.keys() - set(places.values()):
         raise _stranger(found[min(strangers)], len(strangers), type(skeleton.module).__name__)
     own = {name: tensor for name, tensor in tensors.items() if places[name] == name}  # the others share another's
-    kept = _kept(skeleton.module, own, joined) if joined else {}
+    kept = _kept(skeleton.module, own, joined, torn) if joined else {}
     keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
     logger.info("%s: %s; %d weights keep 4 bits, others are made plain", gguf.file, _types(gguf), len(kept))
     names = {tensor.origin.name: tensor.origin.name for tensor in tensors.values()}
@@ -95,10 +96,12 @@ def _origin(gguf: GgufFile, found: Mapping[str, Origin], name: str, tensor: torc
     return origin
 
 
-def _kept(module: Any, tensors: Mapping[str, GgufTensor], joined: Sequence[Sequence[str]]) -> Mapping[str, int]:
+def _kept(
+    module: Any, tensors: Mapping[str, GgufTensor], joined: Sequence[Sequence[str]], torn: frozenset[str]
+) -> Mapping[str, int]:
     """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
     of_four_bits = {name: one for name, one in tensors.items() if one.origin.stored.dtype == KEEPS}
-    counts = {name: groups_in_chunk(GROUP, one.columns) for name, one in of_four_bits.items()}
+    counts = {name: groups_in_chunk(GROUP, one.columns) for name, one in of_four_bits.items() if name not in torn}
     return whole_joins(module, counts, joined)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dormouse_worker.model.parallel.shards import Spans
+
 HALF, CHUNK, ZERO_BYTES = 64, 128, 4
 MOST = 15
 
@@ -63,6 +65,12 @@ def expand(weight: torch.Tensor, columns: int, count: int) -> torch.Tensor:
     plain = (numbers - zeros[..., None]).float() * scales[..., None]
     assert plain.shape[1] * CHUNK == columns
     return plain.flatten(1)
+
+
+def take_columns(weight: torch.Tensor, spans: Spans, count: int) -> torch.Tensor:
+    """Return chunks uint8 [n, bytes] of some columns, whole chunks of them."""
+    chunks = weight.view(len(weight), -1, _chunk_bytes(count))
+    return torch.cat([chunks[:, start // CHUNK : stop // CHUNK] for start, stop in spans], 1).flatten(1)
 
 
 def _chunk_bytes(count: int) -> int:

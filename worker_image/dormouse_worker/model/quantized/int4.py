@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from dormouse_worker.model.parallel.shards import Spans
 from dormouse_worker.model.quantized.blocks import CHUNK, CHUNK_BYTES, GROUP, MOST, ZERO, block_size_of
 from dormouse_worker.model.quantized.rotation import mix
 
@@ -33,18 +34,22 @@ def quantize_in_torch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     groups = _in_groups((mixed * inverse[:, None]).round().int())  # whole numbers from here on: errors are exact
     sizes = _sizes_of(groups.abs())
     nibbles = _nearest(groups.abs(), sizes) + 8 * (groups < 0)
-    both = (nibbles[:, :, 0] + 16 * nibbles[:, :, 1]).to(torch.uint8)
-    chunks = torch.cat((both, sizes.to(torch.uint8)), 2).flatten(1)
-    return chunks, torch.where(is_zero, 0.0, peaks / MOST / block**0.5)
+    return _pack(nibbles, sizes), torch.where(is_zero, 0.0, peaks / MOST / block**0.5)
 
 
 def expand(weight: torch.Tensor, scale: torch.Tensor, columns: int) -> torch.Tensor:
     """Return the rotated weight float32 [n, columns], on any device."""
-    chunks = weight.view(len(weight), -1, CHUNK_BYTES)
-    both, sizes = chunks[..., :GROUP], chunks[..., GROUP:].int()
-    nibbles = torch.stack((both & 15, both >> 4), 2).int()
+    nibbles, sizes = (part.int() for part in _unpack(weight))
     numbers = NUMBERS.to(weight.device).flatten()[nibbles + 16 * sizes[..., None]].flatten(1)[:, :columns]
     return numbers.float().sub_(ZERO).mul_(scale[:, None])
+
+
+def take_columns(weight: torch.Tensor, spans: Spans) -> torch.Tensor:
+    """Return chunks uint8 [n, bytes] of some whole groups of columns; the last one is filled up with zeros."""
+    wanted = torch.cat([torch.arange(start // GROUP, stop // GROUP) for start, stop in spans])
+    parts = (part.flatten(1, 2)[:, wanted] for part in _unpack(weight))
+    nibbles, sizes = (_even(part).view(len(part), -1, 2, *part.shape[2:]) for part in parts)
+    return _pack(nibbles, sizes)
 
 
 def _levels() -> torch.Tensor:
@@ -55,6 +60,25 @@ def _levels() -> torch.Tensor:
 
 LEVELS = _levels()
 NUMBERS = torch.cat((ZERO + LEVELS, ZERO - LEVELS), 1)  # [128, 16] by size and nibble
+
+
+def _pack(nibbles: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """Return chunks uint8 [n, bytes] of nibbles [n, chunks, 2, 64] and sizes [n, chunks, 2]."""
+    both = (nibbles[:, :, 0] + 16 * nibbles[:, :, 1]).to(torch.uint8)
+    return torch.cat((both, sizes.to(torch.uint8)), 2).flatten(1)
+
+
+def _unpack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return nibbles uint8 [n, chunks, 2, 64] and sizes uint8 [n, chunks, 2]."""
+    chunks = weight.view(len(weight), -1, CHUNK_BYTES)
+    both = chunks[..., :GROUP]
+    return torch.stack((both & 15, both >> 4), 2), chunks[..., GROUP:]
+
+
+def _even(groups: torch.Tensor) -> torch.Tensor:
+    """Return [n, groups, ...] with an empty group behind it where their number is odd."""
+    empty = groups.new_zeros(len(groups), groups.shape[1] % 2, *groups.shape[2:])
+    return torch.cat((groups, empty), 1)
 
 
 def _in_groups(numbers: torch.Tensor) -> torch.Tensor:

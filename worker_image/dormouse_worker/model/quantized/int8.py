@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import torch
 
+from dormouse_worker.model.parallel.shards import Spans
 from dormouse_worker.model.quantized.blocks import ZERO
 
 
 def expand(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return the rotated weight float32 [n, in], on any device."""
     return weight.float().sub_(ZERO).mul_(scale[:, None])
+
+
+def take_columns(weight: torch.Tensor, spans: Spans) -> torch.Tensor:
+    """Return the numbers uint8 [n, some] of some columns of [n, in]."""
+    return torch.cat([weight[:, start:stop] for start, stop in spans], 1)

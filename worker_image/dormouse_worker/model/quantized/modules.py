@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ class QuantizedLinear(nn.Module):
         """Return [..., out] for [..., in]."""
         return self.format.multiply(rows, self.weight, self.weight_scale, self.bias)
 
+    def operands(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is to be multiplied for rows [..., in]; see `Format`."""
+        return self.format.operands(rows, self.weight, self.weight_scale)
+
 
 class QuantizedEmbedding(nn.Module):
     """An embedding that shares its numbers with the head."""
@@ -50,6 +54,25 @@ class QuantizedEmbedding(nn.Module):
         ids = token_ids.reshape(-1)
         found = self.format.dequantize(self.weight[ids], self.weight_scale[ids], self.embedding_dim)
         return found.to(self.dtype).view(*token_ids.shape, -1)
+
+
+Quantized = QuantizedLinear | QuantizedEmbedding
+
+
+def find_formats(module: Any) -> Mapping[str, Format]:
+    """Return how weights of fewer bits lie, by their names."""
+    parts = module.named_modules(remove_duplicate=False)
+    return {f"{path}.weight": part.format for path, part in parts if isinstance(part, Quantized)}
+
+
+def plain_shapes(module: Any) -> Mapping[str, tuple[int, int]]:
+    """Return how many outputs and inputs weights of fewer bits have, by their names."""
+    parts = [(f"{path}.weight".lstrip("."), part) for path, part in module.named_modules(remove_duplicate=False)]
+    maps = {name: (part.out_features, part.in_features) for name, part in parts if isinstance(part, QuantizedLinear)}
+    tables = {
+        name: (part.num_embeddings, part.embedding_dim) for name, part in parts if isinstance(part, QuantizedEmbedding)
+    }
+    return maps | tables
 
 
 def name_of_format(module: Any) -> str | None:

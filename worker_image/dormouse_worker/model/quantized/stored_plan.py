@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.layout import Layout
 from dormouse_worker.files.safetensors_files import StoredTensor
+from dormouse_worker.model.parallel.cut import num_input_ranks
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.convert import keep
 from dormouse_worker.model.quantized.formats import KEPT, Format
@@ -34,11 +36,13 @@ def plan_stored(
     stored: Stored,
     checkpoint: Callable[[Mapping[str, str]], CheckpointSource],
     joined: Sequence[Sequence[str]] = (),
+    torn: frozenset[str] = frozenset(),
 ) -> StoredSource:
     """Return a source of the skeleton's tensors; `checkpoint` reads tensors of the files by slots' names.
 
     A map lies plain in the files, or in the parts of its kind. It becomes plain, unless it can keep its 4 bits in a
-    model of which weights are `joined` (see `joined_parameters`); none = nothing is kept, and modules stay as they are.
+    model of which weights are `joined` (see `joined_parameters`), unless it is `torn` between ranks; none are joined =
+    nothing is kept, and modules stay as they are.
     Raises ModelInvalid for what is missing, has another shape or type, or has no place in the model.
     """
     origins = find_origins(skeleton)
@@ -65,7 +69,7 @@ def plan_stored(
             "config.json again"
         )
     Places(skeleton.module).check_strangers(stored.keys() - set(names.values()) - beside, stored)
-    kept = _kept(skeleton.module, kind, maps, joined) if joined and isinstance(kind, ByGroups) else {}
+    kept = _kept(skeleton.module, kind, maps, joined, torn) if joined and isinstance(kind, ByGroups) else {}
     logger.info("%s: %d weights keep 4 bits, %d are made plain", kind.name, len(kept), len(maps) - len(kept))
     keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
     return StoredSource(
@@ -73,12 +77,12 @@ def plan_stored(
     )
 
 
-def keep_saved(module: Any, saved: Stored) -> None:
+def keep_saved(module: Any, saved: Stored, layout: Layout) -> None:
     """Put the maps in place that a sharded state has in their own 4 bits, as the length of a row says."""
     paths = [path for path, part in module.named_modules() if type(part) is nn.Linear and f"{path}.{SCALE}" in saved]
-    formats = {
-        path: _saved_format(module.get_submodule(path).in_features, saved.get(f"{path}{WEIGHT}")) for path in paths
-    }
+    ranks = num_input_ranks(module, layout)
+    columns = {path: module.get_submodule(path).in_features // ranks.get(f"{path}{WEIGHT}", 1) for path in paths}
+    formats = {path: _saved_format(columns[path], saved.get(f"{path}{WEIGHT}")) for path in paths}
     keep(module, {f"{path}{WEIGHT}": found for path, found in formats.items() if found is not None})
 
 
@@ -90,10 +94,14 @@ def _saved_format(columns: int, saved: StoredTensor | None) -> Format | None:
 
 
 def _kept(
-    module: Any, kind: ByGroups, maps: Mapping[str, StoredMap], joined: Sequence[Sequence[str]]
+    module: Any,
+    kind: ByGroups,
+    maps: Mapping[str, StoredMap],
+    joined: Sequence[Sequence[str]],
+    torn: frozenset[str],
 ) -> Mapping[str, int]:
     """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
-    counts = {name: kind.groups_in_chunk(found.columns) for name, found in maps.items()}
+    counts = {name: kind.groups_in_chunk(found.columns) for name, found in maps.items() if name not in torn}
     return whole_joins(module, counts, joined)
 
 

@@ -20,11 +20,15 @@ from dormouse_worker.model.bits_rules import check_cache_dtype, check_quantizati
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.lean.build import joined_parameters
-from dormouse_worker.model.parallel.cut import cut
+from dormouse_worker.model.parallel.cut import cut, torn_weights
 from dormouse_worker.model.parallel.shards import Share
 from dormouse_worker.model.quantized.convert import convert
 from dormouse_worker.model.quantized.gguf_plan import plan_gguf, require_generation
+from dormouse_worker.model.quantized.gguf_source import GgufSource
+from dormouse_worker.model.quantized.grouped import CHUNK
+from dormouse_worker.model.quantized.modules import find_formats
 from dormouse_worker.model.quantized.online import OnlineSource
+from dormouse_worker.model.quantized.stored import StoredSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
 from dormouse_worker.model.quantized.stored_plan import keep_saved, plan_stored
@@ -95,7 +99,7 @@ def load_weights(
     is_stored = getattr(config, "quantization_config", None) is not None
     check_quantization(settings, layout, is_stored=is_stored, can_round=kind.rounds is not None)
     check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
-    keeps_bits = kind is GENERATES and layout.world_size == 1 and _has_kernels(settings, device)
+    keeps_bits = kind is GENERATES and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
@@ -166,14 +170,15 @@ def _plan_stored(
     num_parameters = _count(skeleton.module)
     keeps_bits = stored_as.keeps_bits and dtype in (torch.float32, torch.bfloat16)
     joined = joined_parameters(skeleton.module) if keeps_bits else ()
+    torn = torn_weights(skeleton.module, layout, CHUNK) if joined else frozenset()
     checkpoint = partial(_checkpoint, settings)
     source: WeightSource
     if files.gguf is not None:
         require_generation(settings.task, kind)
-        source = plan_gguf(skeleton, files.gguf, checkpoint, joined)
+        source = plan_gguf(skeleton, files.gguf, checkpoint, joined, torn)
     else:
         assert stored_as.kind is not None, "asked for by the plan"
-        source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined)
+        source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined, torn)
     return replace(_finish(skeleton.module, source, settings, layout, kind), num_parameters=num_parameters)
 
 
@@ -183,9 +188,11 @@ def _finish(module: Any, source: WeightSource, settings: EngineSettings, layout:
     if settings.quantization != NONE:
         assert kind.rounds is not None, "checked"
         source = OnlineSource(source, convert(module, settings.quantization, kind.rounds))
+    formats = find_formats(module)
     shares = cut(module, layout) if layout.world_size > 1 else {}
     if shares:
-        source = SlicedSource(source, shares)
+        makes_rows = isinstance(source, OnlineSource | StoredSource | GgufSource)
+        source = SlicedSource(source, shares, formats if makes_rows else None)
     return _Plan(module, source, computed_buffers(module), num_parameters, linears, shares)
 
 
@@ -230,7 +237,7 @@ def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layo
     if settings.quantization != NONE:
         convert(module, settings.quantization)
     else:
-        keep_saved(module, files.tensors)
+        keep_saved(module, files.tensors, layout)
     shares = cut(module, layout) if layout.world_size > 1 else {}
     extras = computed_buffers(module)
     slots = {slot.name: slot for slot in plan_layout(iter_tensors(module)).slots if slot.name not in extras}

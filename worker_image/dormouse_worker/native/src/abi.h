@@ -82,12 +82,12 @@ struct DmLayer {
 typedef int64_t (*DmSumUp)(float *numbers, int64_t count);
 
 // A decoder, or one rank's part of it. A rank of a stage has some heads and some of what the gate lets through: its
-// layers' results are parts of sums. The one that leads brings biases and residuals, the others none.
+// layers' results are parts of sums. The first one brings biases and residuals, the others none.
 struct DmModel {
   int64_t dtype, num_layers, hidden_size, intermediate_size, vocab_size;
   int64_t first_token, num_embedded;  // the tokens whose embeddings are here, of the vocabulary
   int64_t num_logits;                 // rows of the head
-  int64_t leads;
+  int64_t rank, num_ranks;            // of its stage
   DmSumUp sum_up;         // null = this rank has its stage for itself
   DmLinear embedding;     // null = another stage's
   const float *inv_freq;  // [head size / 2]

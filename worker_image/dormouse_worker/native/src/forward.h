@@ -27,6 +27,7 @@ struct Space {
   int64_t *slots;   // [T] of the wanted rows' adapters
   A *packed = 0;    // a product's rows, where there are many
   Numbers numbers;  // a product's rows, where weights are whole numbers
+  float *peaks;     // [ranks][T] the largest numbers of their parts of such rows
   int64_t num_bytes;
 
   Space(const DmModel &m, int64_t tokens, char *at) : num_bytes(0) {
@@ -50,6 +51,7 @@ struct Space {
     take(numbers.rows, at, tokens * whole_columns(DM_INT4, widest));
     take(numbers.scales, at, tokens);
     take(numbers.sums, at, tokens);
+    take(peaks, at, m.sum_up ? m.num_ranks * tokens : 0);
   }
 
   static bool has_numbers(const DmModel &m) {
@@ -99,7 +101,7 @@ struct Pass {
   // Returns false if another rank is lost; what was computed is nothing then.
   bool run() {
     begin();
-    if (model.embedding.weight && !sum_up()) return false;
+    if (model.embedding.weight && !sum_up(space.hidden, batch.num_tokens * model.hidden_size)) return false;
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       const DmAttention &a = layer.attention;
@@ -123,17 +125,34 @@ struct Pass {
   // put theirs in its place.
   bool add(const A *in, const DmLinear &map, int64_t columns, const DmLora &lora) {
     int64_t size = model.hidden_size;
-    if (model.leads)
-      multiply<true>(in, map, space.hidden, columns, size, deltas(lora));
+    bool shares_rows = model.sum_up && is_of_numbers(map.format);
+    if (shares_rows && !meet(in, columns)) return false;
+    const float *peaks = shares_rows ? space.peaks : nullptr;
+    if (model.rank == 0)
+      multiply<true>(in, map, space.hidden, columns, size, deltas(lora), peaks);
     else
-      multiply<false>(in, map, space.hidden, columns, size, deltas(lora));
-    return sum_up();
+      multiply<false>(in, map, space.hidden, columns, size, deltas(lora), peaks);
+    return sum_up(space.hidden, batch.num_tokens * size);
+  }
+
+  // Sets peaks [batch.num_tokens] to the largest numbers of the whole rows of which ranks have some columns each, so
+  // that all of them round as one rank would.
+  bool meet(const A *in, int64_t columns) {
+    int64_t rows = batch.num_tokens, count = model.num_ranks * rows;
+    memset(space.peaks, 0, count * sizeof(float));
+    find_peaks(pool, in, rows, columns, space.peaks + model.rank * rows);
+    if (!sum_up(space.peaks, count)) return false;
+    for (int64_t i = rows; i < count; i++) {
+      float &peak = space.peaks[i % rows];
+      peak = space.peaks[i] > peak ? space.peaks[i] : peak;
+    }
+    return true;
   }
 
   // out = rows [batch.num_tokens][columns] times a map of any format, and what adapters make of the same rows.
   template <bool ADDS>
   void multiply(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
-                const Deltas<A, W> &deltas = {}) {
+                const Deltas<A, W> &deltas = {}, const float *peaks = nullptr) {
     int64_t rows = batch.num_tokens;
     switch (map.format) {
       case DM_PLAIN: return linear<ADDS, A, W>(pool, in, map, out, rows, columns, num_outputs, space.packed, deltas);
@@ -141,7 +160,7 @@ struct Pass {
       case DM_W4_4: return grouped<ADDS, 4>(in, map, out, columns, num_outputs, deltas);
     }
     deltas.shrink(pool, in, rows, columns);
-    quantize(pool, in, rows, columns, map.format, space.numbers);
+    quantize(pool, in, rows, columns, map.format, space.numbers, peaks);
     linear_numbers<ADDS, A, W>(pool, space.numbers, map, out, rows, num_outputs, deltas);
   }
 
@@ -178,10 +197,10 @@ struct Pass {
   }
 
   // Other ranks are waited for without the threads: in tests they are threads of one process and share them.
-  bool sum_up() {
-    if (!model.sum_up || !batch.num_tokens) return true;
+  bool sum_up(float *numbers, int64_t count) {
+    if (!model.sum_up || !count) return true;
     pool.release();
-    bool all_came = model.sum_up(space.hidden, batch.num_tokens * model.hidden_size);
+    bool all_came = model.sum_up(numbers, count);
     pool.hold();
     return all_came;
   }

@@ -46,30 +46,43 @@ int64_t bytes_of_row(int64_t format, int64_t columns) {
   }
 }
 
-// Rounds one row, rotated. What is not finite anywhere in it makes its scale no number, and so whatever is computed
-// with it.
-template <class A>
-void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32_t &sum_of) {
-  typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-  alignas(64) float mixed[MOST_COLUMNS + LANES];  // of which only the row's part is touched
-  int64_t block = mix(in, columns, mixed);
-  store(mixed + columns, floats{});  // so that the last lanes are zeros
-  floats sizes{}, odd{};
-  for (int64_t i = 0; i < columns; i += LANES) {
-    floats x = load(mixed + i);
-    sizes = largest(x < floats{} ? -x : x, sizes);
-    odd += x - x;
+// A row, rotated but for its blocks' size to the 1/2.
+struct Mixed {
+  alignas(64) float numbers[MOST_COLUMNS + LANES];  // of which only the row's part is touched
+  int64_t block;
+  float peak = 0;  // the largest number of the row
+  float odd;       // no number if one of the row is not finite, else zero
+
+  template <class A>
+  Mixed(const A *in, int64_t columns) : block(mix(in, columns, numbers)) {
+    store(numbers + columns, floats{});  // so that the last lanes are zeros
+    floats sizes{}, odds{};
+    for (int64_t i = 0; i < columns; i += LANES) {
+      floats x = load(numbers + i);
+      sizes = largest(x < floats{} ? -x : x, sizes);
+      odds += x - x;
+    }
+    float peaks[LANES];
+    store(peaks, sizes);
+    for (int i = 0; i < LANES; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+    odd = sum(odds);
   }
-  float peaks[LANES], peak = 0;
-  store(peaks, sizes);
-  for (int i = 0; i < LANES; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+};
+
+// Rounds one row, rotated. What is not finite anywhere in it makes its scale no number, and so whatever is computed
+// with it. `known` = the largest number of a row of which this is a part; null = it is all of it.
+template <class A>
+void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32_t &sum_of, const float *known) {
+  typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  Mixed row(in, columns);
+  float peak = known ? *known : row.peak;
   bool is_zero = peak < LEAST_PEAK;
-  scale = (is_zero ? 0 : peak / MOST / sqrtf(block)) + sum(odd);
+  scale = (is_zero ? 0 : peak / MOST / sqrtf(row.block)) + row.odd;
   float inverse = is_zero ? 0 : MOST / peak;
   const float round = 12582912.0f;  // 1.5 · 2^23: what is added to it becomes whole, and stands in its last bits
   ints total{};
   for (int64_t i = 0; i < columns; i += LANES) {
-    ints number = (ints)(load(mixed + i) * all(inverse) + all(round)) - 0x4b400000;
+    ints number = (ints)(load(row.numbers + i) * all(inverse) + all(round)) - 0x4b400000;
     bytes rounded = __builtin_convertvector(number, bytes);
     total += number;
     if (i + LANES <= columns)
@@ -90,14 +103,23 @@ inline void dequantize_row(const uint8_t *in, float scale, int64_t columns, floa
   for (int64_t i = 0; i < columns; i++) out[i] *= factor;
 }
 
-// Rounds rows for a map of this format.
+// Sets out [rows] to the largest number of each row, rotated but for its blocks' size to the 1/2.
 template <class A>
-void quantize(const DmPool &pool, const A *in, int64_t rows, int64_t columns, int64_t format, Numbers &to) {
+void find_peaks(const DmPool &pool, const A *in, int64_t rows, int64_t columns, float *out) {
+  parallel_stretches(pool, rows, parts(4096, columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++) out[r] = Mixed(in + r * columns, columns).peak;
+  });
+}
+
+// Rounds rows for a map of this format. `peaks` [rows] = the largest numbers of the rows of which these are parts.
+template <class A>
+void quantize(const DmPool &pool, const A *in, int64_t rows, int64_t columns, int64_t format, Numbers &to,
+              const float *peaks = nullptr) {
   to.columns = whole_columns(format, columns);
   parallel_stretches(pool, rows, parts(4096, columns), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
       int8_t *out = to.rows + r * to.columns;
-      quantize_row(in + r * columns, columns, out, to.scales[r], to.sums[r]);
+      quantize_row(in + r * columns, columns, out, to.scales[r], to.sums[r], peaks ? peaks + r : nullptr);
       memset(out + columns, 0, to.columns - columns);
     }
   });
