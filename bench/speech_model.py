@@ -5,12 +5,12 @@ Its answers never end by themselves: all sides compute as many tokens as they ar
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+from dormouse_worker.model.testing_speech import write_tokenizer
 
 NUM_TEXT, NUM_LANGUAGES, NUM_TIMES = 50_257, 99, 1501
 END, START, ENGLISH = NUM_TEXT, NUM_TEXT + 1, NUM_TEXT + 2
@@ -69,17 +69,5 @@ def write_model(directory: Path) -> Path:
         task_to_id={"translate": TRANSLATE, "transcribe": TRANSCRIBE},
     ).save_pretrained(directory)
     WhisperFeatureExtractor().save_pretrained(directory)
-    _write_tokenizer(directory)
+    write_tokenizer(directory, NUM_TEXT, SPECIAL, NUM_TIMES)
     return directory
-
-
-def _write_tokenizer(directory: Path) -> None:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*letters, *(f"w{number}" for number in range(len(letters), NUM_TEXT))]
-    made = Tokenizer(models.BPE(vocab={word: place for place, word in enumerate(words)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
-    made.add_tokens([AddedToken(f"<|{number * 0.02:.2f}|>") for number in range(NUM_TIMES)])
-    made.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "WhisperTokenizer"}), "utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,7 +49,7 @@ def write_whisper(
     module.save_pretrained(directory)
     _generation(sizes, ids, is_multilingual=is_multilingual).save_pretrained(directory)
     WhisperFeatureExtractor(chunk_length=sizes["source"] // 50).save_pretrained(directory)
-    _write_tokenizer(directory, sizes)
+    write_tokenizer(directory, sizes["text"], _SPECIAL, sizes["source"] + 1)
     return directory
 
 
@@ -111,14 +111,15 @@ def _generation(sizes: Mapping[str, int], ids: Mapping[str, int], *, is_multilin
     )
 
 
-def _write_tokenizer(directory: Path, sizes: Mapping[str, int]) -> None:
+def write_tokenizer(directory: Path, num_text: int, special: Sequence[str], num_times: int) -> None:
+    """Write a byte-level tokenizer: tokens of text, then special ones, then times."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {letter: place for place, letter in enumerate(letters)}
-    words |= {f"w{place}": place for place in range(len(letters), sizes["text"])}
+    words |= {f"w{place}": place for place in range(len(letters), num_text)}
     made = Tokenizer(models.BPE(vocab=words, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
-    made.add_tokens([AddedToken(f"<|{place * 0.02:.2f}|>") for place in range(sizes["source"] + 1)])
+    made.add_special_tokens([AddedToken(name, special=True) for name in special])
+    made.add_tokens([AddedToken(f"<|{place * 0.02:.2f}|>") for place in range(num_times)])
     made.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "WhisperTokenizer"}))

@@ -104,6 +104,7 @@ def test_a_window_gets_the_same_bits_whoever_is_beside_it(load, quantization):
     assert torch.equal(together[1][:1], alone.logits(then(0, first, 9)))
 
 
+@pytest.mark.usefixtures("kernels")
 @torch.inference_mode()
 def test_what_is_read_for_each_token_has_fewer_bits_and_says_nearly_the_same(load):
     rounded, plain = load(dtype="float32", quantization="int8"), load(dtype="float32")

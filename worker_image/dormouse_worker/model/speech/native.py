@@ -39,12 +39,12 @@ def choose_arithmetic(module: Any, sizes: Sizes, settings: EngineSettings, devic
         return InTorch("model_impl is transformers")
     if settings.attention_backend not in (AUTO, NATIVE):
         return InTorch(f"attention_backend is {settings.attention_backend}")
-    if isinstance(kernels, Missing):
-        return InTorch(kernels.reason)
     if name_of(sizes.dtype) not in TYPES:
         return InTorch(f"the kernels compute in {' and '.join(TYPES)}")
     if sizes.head_size > abi.MAX_HEAD_SIZE:
         return InTorch(f"heads have {sizes.head_size} numbers, and the kernels take up to {abi.MAX_HEAD_SIZE}")
+    if isinstance(kernels, Missing):
+        return InTorch(kernels.reason)
     return InKernels(module, sizes, kernels, settings.quantization)
 
 
