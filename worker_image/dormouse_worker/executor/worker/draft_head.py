@@ -45,10 +45,12 @@ class DraftHead:
         part = cache.part_from(self._layer)
 
         def make_drafter(sequences: InputBatch, scratch: Scratch, answer: Answer) -> HeadDrafter:
-            is_there = lambda: not self.sleep_part.lost  # noqa: E731
-            return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=is_there)
+            return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=self._is_there)
 
         runner.draft_by(make_drafter, self._head.state_size)
+
+    def _is_there(self) -> bool:
+        return not self.sleep_part.lost
 
     def close(self) -> None:
         """Give the memory back."""
