@@ -91,3 +91,16 @@ def head(directory, target, scale=1.0, rows=None, steps=40):
         weight.mul_(scale)
     train_head.save(made, model.config, directory)
     return directory
+
+
+def change_config(head, **changes):
+    """Write other values into the configuration of a head."""
+    file = head / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
+
+
+def change_weights(head, change):
+    """Write the weights of a head as `change` leaves them."""
+    weights = load_file(head / WEIGHTS)
+    change(weights)
+    save_file(weights, head / WEIGHTS)

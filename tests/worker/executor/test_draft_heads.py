@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
-from tests.worker.executor.sleeping_rank import SleepingRank
 from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding
 from tests.worker.executor.test_grammar_crossings import kill_and_resume
 from tools import train_head
@@ -216,79 +214,10 @@ def test_a_pass_of_it_that_raises_costs_its_drafts_only(tiny_model, heads, truth
     asking.close()
 
 
-def change_config(head, **changes):
-    file = head / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | changes), "utf-8")
-
-
-def change_weights(head, change):
-    weights = load_file(head / draft_kit.WEIGHTS)
-    change(weights)
-    save_file(weights, head / draft_kit.WEIGHTS)
-
-
-def less(weights, name="layers.0.mlp.down_proj.weight"):
-    del weights[name]
-
-
-def narrow(weights, name="fc.weight"):
-    weights[name] = weights[name][:, :-1].contiguous()
-
-
-def halve(weights, name="layers.0.self_attn.o_proj.weight"):
-    weights[name] = weights[name].half()
-
-
-def more(weights):
-    weights["layers.0.input_layernorm.weight"] = torch.ones(32)
-
-
-def third(weights):
-    weights["midlayer.hidden_norm.weight"] = torch.ones(32)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason", "named"),
-    [
-        (lambda head: change_config(head, hidden_size=48), "InvalidSettings", "hidden_size is 48, and 32 is needed"),
-        (lambda head: change_config(head, vocab_size=259), "InvalidSettings", "vocab_size is 259"),
-        (lambda head: change_config(head, num_hidden_layers=2), "InvalidSettings", "num_hidden_layers is 2"),
-        (lambda head: change_config(head, hidden_act="gelu"), "InvalidSettings", "hidden_act is 'gelu'"),
-        (lambda head: change_weights(head, less), "ModelInvalid", "layers.0.mlp.down_proj.weight is missing"),
-        (lambda head: change_weights(head, narrow), "ModelInvalid", "fc.weight is [32, 63], not [32, 64]"),
-        (lambda head: change_weights(head, halve), "InvalidSettings", "is F16, and the model computes in F32"),
-        (lambda head: change_weights(head, more), "ModelInvalid", "input_layernorm.weight is no tensor of"),
-        (lambda head: change_weights(head, third), "InvalidSettings", "is of an EAGLE-3 head"),
-        (lambda head: (head / draft_kit.WEIGHTS).unlink(), "ModelInvalid", "is there"),
-    ],
-)
-def test_what_does_not_go_with_its_model_is_refused_by_name(tiny_model, heads, tmp_path, spoil, reason, named):
-    head = draft_kit.same(tmp_path / "head", heads["ignorant"])
-    spoil(head)
-    status = refusal(tiny_model, head)
-    assert status.failure_message.startswith(f"speculation_model {head}: ")
-    assert named in status.failure_message
-    assert status.failure_reason == reason
-
-
-def refusal(directory, head, **settings):
-    rank = SleepingRank(
-        directory,
-        "no torch",
-        keeps=False,
-        starts=False,
-        speculation_method="eagle",
-        speculation_model=str(head),
-        **settings,
-    )
-    assert rank.status.state == "FAILED"
-    return rank.status
-
-
 def test_names_that_other_engines_give_its_class_and_unread_tensors_are_taken(tiny_model, heads, tmp_path, truth):
     head = draft_kit.same(tmp_path / "head", heads["taught"])
-    change_config(head, architectures=["LlamaForCausalLMEagle"], bias=True)
-    change_weights(
+    draft_kit.change_config(head, architectures=["LlamaForCausalLMEagle"], bias=True)
+    draft_kit.change_weights(
         head,
         lambda weights: weights.update(
             {"embed_tokens.weight": torch.zeros(260, 32), "fc.bias": torch.zeros(32), "lm_head.weight": torch.zeros(1)}
@@ -299,19 +228,6 @@ def test_names_that_other_engines_give_its_class_and_unread_tensors_are_taken(ti
     assert said == truth[:1]
     assert count(told)[1] > 0
     asking.close()
-
-
-def test_quantized_weights_and_one_that_is_gone_are_refused(tiny_model, heads, tmp_path):
-    status = refusal(tiny_model, heads["ignorant"], quantization="int8")
-    assert "quantization is int8, and speculation_method is eagle" in status.failure_message
-    status = refusal(tiny_model, tmp_path / "gone")
-    assert (status.failure_reason, "gone" in status.failure_message) == ("ModelNotFound", True)
-
-
-def test_one_that_finds_no_room_is_named_with_its_bytes(tiny_model, heads):
-    status = refusal(tiny_model, heads["ignorant"], memory_limit_bytes=32 << 20)
-    assert status.failure_reason == "InsufficientMemory"
-    assert "draft model's weights" in status.failure_message
 
 
 def test_its_part_of_the_cache_is_counted_in_every_block(tiny_model, heads):

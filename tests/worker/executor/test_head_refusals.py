@@ -1,0 +1,87 @@
+"""An EAGLE head that does not go with its model is refused by name, before anything is served."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.worker.executor import draft_kit
+from tests.worker.executor.draft_kit import change_config, change_weights
+from tests.worker.executor.sleeping_rank import SleepingRank
+
+
+@pytest.fixture(scope="module")
+def ignorant(tiny_model, tmp_path_factory):
+    """Return the directory of a head that goes with the model, and has learned nothing."""
+    return draft_kit.head(tmp_path_factory.mktemp("heads") / "ignorant", tiny_model)
+
+
+def less(weights, name="layers.0.mlp.down_proj.weight"):
+    del weights[name]
+
+
+def narrow(weights, name="fc.weight"):
+    weights[name] = weights[name][:, :-1].contiguous()
+
+
+def halve(weights, name="layers.0.self_attn.o_proj.weight"):
+    weights[name] = weights[name].half()
+
+
+def more(weights):
+    weights["layers.0.input_layernorm.weight"] = torch.ones(32)
+
+
+def third(weights):
+    weights["midlayer.hidden_norm.weight"] = torch.ones(32)
+
+
+def refusal(directory, head, **settings):
+    rank = SleepingRank(
+        directory,
+        "no torch",
+        keeps=False,
+        starts=False,
+        speculation_method="eagle",
+        speculation_model=str(head),
+        **settings,
+    )
+    assert rank.status.state == "FAILED"
+    return rank.status
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "named"),
+    [
+        (lambda head: change_config(head, hidden_size=48), "InvalidSettings", "hidden_size is 48, and 32 is needed"),
+        (lambda head: change_config(head, vocab_size=259), "InvalidSettings", "vocab_size is 259"),
+        (lambda head: change_config(head, num_hidden_layers=2), "InvalidSettings", "num_hidden_layers is 2"),
+        (lambda head: change_config(head, hidden_act="gelu"), "InvalidSettings", "hidden_act is 'gelu'"),
+        (lambda head: change_weights(head, less), "ModelInvalid", "layers.0.mlp.down_proj.weight is missing"),
+        (lambda head: change_weights(head, narrow), "ModelInvalid", "fc.weight is [32, 63], not [32, 64]"),
+        (lambda head: change_weights(head, halve), "InvalidSettings", "is F16, and the model computes in F32"),
+        (lambda head: change_weights(head, more), "ModelInvalid", "input_layernorm.weight is no tensor of"),
+        (lambda head: change_weights(head, third), "InvalidSettings", "is of an EAGLE-3 head"),
+        (lambda head: (head / draft_kit.WEIGHTS).unlink(), "ModelInvalid", "is there"),
+    ],
+)
+def test_what_does_not_go_with_its_model_is_refused_by_name(tiny_model, ignorant, tmp_path, spoil, reason, named):
+    head = draft_kit.same(tmp_path / "head", ignorant)
+    spoil(head)
+    status = refusal(tiny_model, head)
+    assert status.failure_message.startswith(f"speculation_model {head}: ")
+    assert named in status.failure_message
+    assert status.failure_reason == reason
+
+
+def test_quantized_weights_and_one_that_is_gone_are_refused(tiny_model, ignorant, tmp_path):
+    status = refusal(tiny_model, ignorant, quantization="int8")
+    assert "quantization is int8, and speculation_method is eagle" in status.failure_message
+    status = refusal(tiny_model, tmp_path / "gone")
+    assert (status.failure_reason, "gone" in status.failure_message) == ("ModelNotFound", True)
+
+
+def test_one_that_finds_no_room_is_named_with_its_bytes(tiny_model, ignorant):
+    status = refusal(tiny_model, ignorant, memory_limit_bytes=32 << 20)
+    assert status.failure_reason == "InsufficientMemory"
+    assert "draft model's weights" in status.failure_message
