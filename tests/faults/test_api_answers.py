@@ -108,7 +108,6 @@ async def test_children_that_vanish_while_the_watch_is_deaf_are_made_again(world
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_watch_that_says_nothing_any_more_is_noticed_by_its_silence(world: World) -> None:
     """F6: the connection stands and is silent, without a bookmark: after 70 s it counts as dead and begins anew."""
     async with world.gate() as (gate, url), world.operator(url=url, resync_seconds=1):

@@ -68,7 +68,6 @@ def at(wanted: int, moment: Moment, number: int, _: int) -> Moment | None:
     return moment if number == wanted else None
 
 
-@pytest.mark.timeout(240)
 async def test_an_operator_that_is_killed_at_every_single_write_still_gets_there(world: World) -> None:
     """Each process dies at its first write: before it, and the next one that comes so far after it."""
     async with world.gate() as (gate, url), world.operator(url=url) as operator:

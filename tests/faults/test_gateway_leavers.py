@@ -149,7 +149,6 @@ async def test_who_reads_nothing_of_his_stream_slows_his_worker_down_and_fills_n
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_real_engine_stops_and_frees_its_blocks_when_its_clients_go(
     town: Town, tiny_model: Path, tmp_path: Path
 ) -> None:

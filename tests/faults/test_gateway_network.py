@@ -119,7 +119,6 @@ async def test_a_network_that_falls_silent_is_noticed_and_the_streams_go_on_else
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_signs_of_life_are_asked_for_however_long_nothing_was_said(town: Town) -> None:
     """By itself gRPC asks twice and then once in minutes; a worker's stream of its load may say nothing for hours."""
     far, near = await town.worker(FakeWorker), await town.worker(FakeWorker)
@@ -168,7 +167,6 @@ async def test_without_the_api_server_what_is_awake_is_served_and_a_wake_waits_f
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_a_minute_without_the_api_server_costs_no_request(town: Town) -> None:
     await outlast_api_server(town, 60.0)
 

@@ -27,8 +27,6 @@ from tests.faults.worker_kubelet import WorkerKubelet
 from tests.faults.world import World, definitions, install
 from tools.release import CHART
 
-pytestmark = pytest.mark.timeout(240)
-
 DUSK, DAWN = "dusk", "dawn"
 DEVICE, DEVICE_BYTES = "gpu-0", 128 << 20  # of two awake there is room for one
 ENGINE = {"device": "cuda", "dtype": "float32", "maxModelLen": 256, "maxNumSeqs": 2, "kvCacheMemory": "64Mi"}

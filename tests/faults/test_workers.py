@@ -21,7 +21,7 @@ from tests.integration.conftest import EPOCH
 from tests.integration.crawling import CRAWLING, crawling, own_copy
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 NUM_TOKENS = 80
 

@@ -14,8 +14,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.test_embeddings import ASLEEP, WAIT_S, open_door
 from tests.integration.test_sleep import sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 STATE = "The nut is a hazelnut. " * 8
 OPTIONS = [f"kind {number}" for number in range(30)]  # their labels have two digits, a token each
 QUESTIONS = [

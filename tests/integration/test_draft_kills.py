@@ -15,8 +15,6 @@ from tests.integration.test_migrate import LONG, PENALTIES, Only, end_all, gatew
 from tests.waiting import until
 from tests.worker.executor import draft_kit
 
-pytestmark = pytest.mark.timeout(240)
-
 BOUND = pb.StructuredOutputs(
     json_schema=json.dumps({"type": "array", "items": {"enum": ["a", "bc", 7]}, "minItems": 20})
 )

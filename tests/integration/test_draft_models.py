@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from tests.integration.test_sleep import sleep, wake
 from tests.worker.executor import draft_kit
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def ask(worker, temperature):

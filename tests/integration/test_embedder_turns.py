@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.model.device.ledger_file import offer_device, read_usage
 from dormouse_worker.model.testing import write_tiny_model
 from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from tests.integration.test_sleep import sleep, wake
 from tests.integration.test_standby import ASLEEP, BUDGET, MIB, PROMPT, READY, STANDBY, TOTAL, agree, grant, revoke
-
-pytestmark = pytest.mark.timeout(240)
 
 FLAGS = ("--device", "cuda", "--max-model-len", "64", "--max-num-batched-tokens", "64", "--device-grants")
 TEXTS = ["nut", "a nest of hazel"]

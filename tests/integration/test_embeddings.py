@@ -16,8 +16,6 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from tests.integration.test_sleep import sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 WAIT_S = 110
 READY, ASLEEP, STANDBY = (getattr(control, f"WORKER_STATE_{state}") for state in ("READY", "ASLEEP", "STANDBY"))
 FLAGS = ("--max-model-len", "64", "--max-num-batched-tokens", "128")

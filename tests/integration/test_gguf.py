@@ -12,8 +12,6 @@ from tests.integration.test_sleep import sleep, wake
 from tests.worker.files.gguf.kit import write
 from tools import demo_model
 
-pytestmark = pytest.mark.timeout(240)
-
 FLAGS = ("--device", "cpu", "--dtype", "float32", "--kv-cache-memory", "64Mi", "--max-model-len", "256")
 NUM_TOKENS = 24
 

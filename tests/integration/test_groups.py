@@ -21,8 +21,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.name_service import NameService
 from tests.ports import free_port_pair
 
-pytestmark = pytest.mark.timeout(240)
-
 WAIT_S = 150.0
 PROMPT = [1, 2, 3]
 FLAGS = ("--max-model-len", "32", "--block-size", "4", "--worker-cls", FAKE_RANK)

@@ -14,8 +14,6 @@ from tests.integration.migrate_kit import PROMPT, Reader, check_same
 from tests.integration.test_migrate import gateway_of, give_up, only
 from tests.integration.test_sessions import counted
 
-pytestmark = pytest.mark.timeout(240)
-
 LONG = 2000  # tokens: nobody is at the end when something happens
 BEFORE = 100
 NUM_BLOCKS = (len(PROMPT) + BEFORE) // 16

@@ -17,7 +17,6 @@ from tests.integration.eyes import PICTURES, QUESTION, ROWS, asked_of_transforme
 from tests.integration.test_serve import WAIT_S, serving
 from tests.worker.front.images.kit import encoded, picture
 
-pytestmark = pytest.mark.timeout(240)
 NUM_TOKENS = 12
 
 

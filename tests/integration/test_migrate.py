@@ -30,7 +30,6 @@ from tests.integration.crawling import CRAWLING, crawling, own_copy
 from tests.integration.migrate_kit import Reader, check_same
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.timeout(240)
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
 BEFORE = 6  # tokens of each choice before something happens: a small part of it
 LONG = 200  # tokens

@@ -17,8 +17,6 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
 from tools.bootstrap import ROOT, bare_python
 
-pytestmark = pytest.mark.timeout(180)
-
 WAIT_S = 150.0
 EARLIER = (control.WORKER_STATE_UNSPECIFIED, control.WORKER_STATE_STARTING)  # than LOADING
 SHORT_FLAGS = ("--max-model-len", "64", "--max-num-seqs", "2", "--max-num-batched-tokens", "32")

@@ -13,8 +13,6 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 
-pytestmark = pytest.mark.timeout(240)
-
 PROMPT = list(range(300, 340))
 STOP, LENGTH = pb.FINISH_REASON_STOP, pb.FINISH_REASON_LENGTH
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}

@@ -19,8 +19,6 @@ from tests.integration.test_migrate import gateway_of, give_up
 from tests.integration.test_sessions import counted
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(240)
-
 NUM_PROMPT, NUM_ANSWERED = 200, 100
 MANY = 20  # prompts, of which one at least finds its blocks in time, however slow the machine is
 SPEC = {"replicas": 3, "roles": {"prefill": {"replicas": 1, "minPromptTokens": NUM_PROMPT}}}

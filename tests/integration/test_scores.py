@@ -11,8 +11,6 @@ from dormouse_worker.model.testing_pooling import reference_logits, write_tiny_c
 from tests.integration.test_embeddings import ASLEEP, FLAGS, WAIT_S, agree, open_door
 from tests.integration.test_sleep import sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 QUERY, DOCUMENTS = "hazel", ["a nut", "winter " * 5, "a nest of hazel"]
 
 

@@ -6,16 +6,12 @@ import os
 import signal
 from typing import NamedTuple
 
-import pytest
-
 from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.test_adapter_faults import until
 from tests.integration.test_sleep import sleep, wake
-
-pytestmark = pytest.mark.timeout(240)
 
 MAX_LEN = 4608
 SESSION = [3 + (7 * number) % 89 for number in range(4000)]

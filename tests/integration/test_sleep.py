@@ -15,8 +15,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH
 from tests.integration.frail_worker import DEVICE_BYTES, NEIGHBOUR
 
-pytestmark = pytest.mark.timeout(180)
-
 ASLEEP, READY, DRAINING = control.WORKER_STATE_ASLEEP, control.WORKER_STATE_READY, control.WORKER_STATE_DRAINING
 Code = grpc.StatusCode
 SERVING, NOT_SERVING = 1, 2

@@ -19,8 +19,6 @@ from tests.integration.conftest import EPOCH
 from tests.integration.frail_worker import DIE
 from tests.integration.test_sleep import FLAGS, Code
 
-pytestmark = pytest.mark.timeout(240)
-
 NOTICED_WITHIN_S = 30.0  # of its end, by the kernel; who waits for a sign of life does so for --engine-timeout
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 PROMPT = list(range(20, 50))

@@ -21,8 +21,6 @@ from dormouse_worker.model.testing_speech import RATE_HZ, heard, write_whisper
 from tests.integration.test_embeddings import open_door
 from tests.integration.test_sleep import sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 WAIT_S = 110
 READY, ASLEEP, STANDBY = (getattr(control, f"WORKER_STATE_{state}") for state in ("READY", "ASLEEP", "STANDBY"))
 

@@ -14,8 +14,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH
 from tests.integration.test_sleep import refusal, sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 MIB = 1 << 20
 TOTAL, CACHE = 256 * MIB, 128 * MIB  # of two caches there is room for one
 READY, ASLEEP = control.WORKER_STATE_READY, control.WORKER_STATE_ASLEEP

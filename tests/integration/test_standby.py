@@ -16,8 +16,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH
 from tests.integration.test_sleep import refusal, sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 MIB = 1 << 20
 TOTAL, BUDGET = 192 * MIB, 128 * MIB  # of two awake there is room for one
 READY, ASLEEP, STANDBY = (getattr(control, f"WORKER_STATE_{state}") for state in ("READY", "ASLEEP", "STANDBY"))

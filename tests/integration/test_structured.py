@@ -11,8 +11,6 @@ import pytest
 
 from dormouse_api.v1 import inference_pb2 as pb
 
-pytestmark = pytest.mark.timeout(180)
-
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -16,8 +16,6 @@ from dormouse_worker.model.testing import write_tiny_model
 from tests.integration.conftest import EPOCH, PATIENCE_S
 from tests.integration.test_sleep_faults import begin, code_of
 
-pytestmark = pytest.mark.timeout(240)
-
 FLAGS = ("--max-model-len", "64", "--max-num-batched-tokens", "32", "--block-size", "8")
 PROMPT = list(range(10, 43))
 ASLEEP, PROFILED, READY = control.WORKER_STATE_ASLEEP, control.WORKER_STATE_PROFILED, control.WORKER_STATE_READY

@@ -16,8 +16,6 @@ from tests.integration.test_embeddings import open_door
 from tests.integration.test_requests import check_every_cut, generate
 from tests.integration.test_sleep import sleep, wake
 
-pytestmark = pytest.mark.timeout(240)
-
 FLAGS = ("--max-model-len", "120", "--block-size", "8", "--keep-prefix-cache", "--threads", "1")
 PROMPT = [*range(40, 70)]
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "repetition_penalty": 1.5}

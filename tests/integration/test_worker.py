@@ -18,8 +18,6 @@ from dormouse_api.testing_tickets import STRANGE_SEED, proof
 from dormouse_api.v1 import worker_control_pb2 as control
 from tools import reference
 
-pytestmark = pytest.mark.timeout(180)
-
 PROMPTS = [[5, 80, 300, 7], [17] * 40, [900, 901, 902], list(range(300, 520)), [4000, 77], [33], [60, 61] * 30, [1234]]
 SERVING, NOT_SERVING = 1, 2
 

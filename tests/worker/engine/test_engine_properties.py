@@ -212,7 +212,6 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.scheduler.tables.pool.num_used == 0
 
 
-@pytest.mark.timeout(240)
 def test_random_loads():
     run_state_machine_as_test(EngineMachine, settings=settings(stateful_step_count=30, deadline=None))
 
