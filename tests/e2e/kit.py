@@ -11,14 +11,25 @@ from typing import Any
 import grpc
 import pytest
 
+from dormouse_api.names import GROUP
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
-from tests.operator_.crds import TRIAL_GROUP
 from tools.kubectl import Cluster, CommandFailed
 
 POLL_S = 0.25
 STATUS_OF_ALL_PROCESSES = "import glob; print(*(open(file).read() for file in glob.glob('/proc/[0-9]*/status')))"
 Manifest = dict[str, Any]
+
+
+def lasting_kinds(cluster: Cluster) -> str:
+    """Return the kinds with a namespace that can be listed, as kubectl takes them, but for Events.
+
+    Groups below dormouse.dev other than ours are those of tests that run beside this one and define them for a moment:
+    they may be gone when they are asked.
+    """
+    said = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
+    kinds = [kind for kind in said if kind.partition(".")[0] != "events"]
+    return ",".join(kind for kind in kinds if kind.endswith(f".{GROUP}") or not kind.endswith(".dormouse.dev"))
 
 
 class Deployments:
@@ -113,13 +124,8 @@ class Deployments:
         return sum(int(kib) << 10 for kib in re.findall(r"VmRSS:\s+(\d+) kB", said))
 
     def everything(self) -> set[str]:
-        """Return kind and name of every object in the namespace, of any kind that can be listed.
-
-        But Events, and kinds of groups that tests of schemas define for a moment: they may be gone when they are asked.
-        """
-        said = self.cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
-        kinds = ",".join(kind for kind in said if kind.partition(".")[0] != "events" and TRIAL_GROUP not in kind)
-        return set(self.cluster.kubectl("get", kinds, "-n", self.namespace, "-o", "name").split())
+        """Return kind and name of every object in the namespace, of any lasting kind."""
+        return set(self.cluster.kubectl("get", lasting_kinds(self.cluster), "-n", self.namespace, "-o", "name").split())
 
     def delete(self, name: str) -> None:
         """Ask for the end of a resource, and do not wait for it."""

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from dormouse_api.v1 import inference_pb2_grpc as rpc
+from tests.e2e.kit import lasting_kinds
 from tools.bootstrap import ROOT
 from tools.kubectl import Cluster, CommandFailed
 from tools.release import CHART, Release, fill_model_claim, install
@@ -64,8 +65,7 @@ class Installed:
 
     def left(self, namespace: str) -> set[str]:
         """Return all objects of a namespace that carry the release's name in a label or in their own."""
-        kinds = self.cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
-        asked = ",".join(kind for kind in kinds if kind.partition(".")[0] != "events")
+        asked = lasting_kinds(self.cluster)
         named = self.cluster.kubectl("get", asked, "-n", namespace, "-o", "name").split()
         labelled = self.cluster.kubectl(
             "get", asked, "-n", namespace, "-l", f"app.kubernetes.io/instance={self.release.name}", "-o", "name"

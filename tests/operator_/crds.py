@@ -19,7 +19,6 @@ from tools.kubectl import Cluster
 
 CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 Schema = dict[str, Any]
-TRIAL_GROUP = "schema-"  # how the groups begin that tests define for a moment
 
 
 def definition(plural: str) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def loose(schema: Schema) -> list[str]:
 @asynccontextmanager
 async def served_kind(cluster: Cluster, crd: dict[str, Any]) -> AsyncIterator[tuple[KubeClient, Kind]]:
     """Yield a client and the kind as the server knows it: an installed release is not disturbed."""
-    group = f"{TRIAL_GROUP}{uuid.uuid4().hex[:8]}.dormouse.dev"
+    group = f"schema-{uuid.uuid4().hex[:8]}.dormouse.dev"
     crd = copy.deepcopy(crd)
     names = crd["spec"]["names"]
     crd["metadata"] = {"name": f"{names['plural']}.{group}"}
