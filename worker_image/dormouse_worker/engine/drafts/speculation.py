@@ -62,11 +62,8 @@ class Speculation:
         most = min(most, self._max_tokens, request.num_left(self._max_model_len) - num_drafts - 2)
         if most <= 0 or drafts.has_better:
             return 0
-        chance, num_unread = (
-            drafts.model.acceptance.chance,
-            0 if self._reads_along else request.num_tokens - drafts.num_read,
-        )
-        wanted = self.model.choose(chance, num_seqs, num_unread, most)
+        num_unread = 0 if self._reads_along else request.num_tokens - drafts.num_read
+        wanted = self.model.choose(drafts.model.acceptance.chance, num_seqs, num_unread, most)
         if wanted:
             drafts.num_read = request.num_tokens
         return wanted

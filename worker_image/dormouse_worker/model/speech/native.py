@@ -21,11 +21,12 @@ from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.attention.native_plan import TYPES, NativePlan
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.lean.native import FORMATS
+from dormouse_worker.model.lean.native import describe_linear
+from dormouse_worker.model.lean.parts import Linear
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.speech.arithmetic import Arithmetic, InTorch, Windows, attend, spans_of
 from dormouse_worker.model.speech.cache import Places, Sizes
-from dormouse_worker.model.tensors import name_of, pointer_to
+from dormouse_worker.model.tensors import name_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
@@ -155,7 +156,6 @@ def _is_map(part: Any) -> bool:
 
 
 def _described(part: nn.Linear | QuantizedLinear) -> abi.Linear:
-    bias = None if part.bias is None else pointer_to(part.bias)
-    if isinstance(part, nn.Linear):
-        return abi.Linear(pointer_to(part.weight), bias, abi.PLAIN, None)
-    return abi.Linear(pointer_to(part.weight), bias, FORMATS[part.format.name], pointer_to(part.weight_scale))
+    if isinstance(part, QuantizedLinear):
+        return describe_linear(Linear(part.weight, part.bias, scale=part.weight_scale, format=part.format))
+    return describe_linear(Linear(part.weight, part.bias))
