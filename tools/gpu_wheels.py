@@ -19,7 +19,7 @@ from tools.bootstrap import LOCK_FILE, ROOT
 
 FOLDER = ROOT / "build" / "gpu-wheels"
 PYTHON = "3.12"
-PLATFORMS = ("manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28)))
+PLATFORMS = ("manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31)))
 MAX_BYTES = 60_000_000
 
 # By the names under which they are imported.

@@ -1,4 +1,7 @@
-"""All attention backends against the textbook formula: compiled on a GPU, else ours under Triton's interpreter."""
+"""All attention backends against the textbook formula: compiled on a GPU, else ours under Triton's interpreter.
+
+On a GPU several processes share the cases: nearly all of the time goes to Triton's compiler, which uses one core.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from bench.results import AtMost, Row
 from tests.gpu.attention_cases import Result, make_cases, make_long_cases, run_all
@@ -16,7 +21,9 @@ from tests.gpu.attention_world import Case
 from tests.gpu.device_kit import Kit
 from tools.bootstrap import ROOT
 
-LIMIT_S = 240  # on a GPU, where every case compiles kernels of its own
+LIMIT_S = 120  # on a GPU, where every case compiles kernels of its own
+MAX_PROCESSES = 8
+PROGRAM = Path(__file__).with_name("__main__.py")
 INTERPRETED = ("head-size-80", "heads-8-on-1", "block-size-8", "window-20", "soft-cap-sinks-window", "independence")
 
 
@@ -24,10 +31,34 @@ def run(kit: Kit) -> list[Row]:
     """Check every backend that there is on every case."""
     if not kit.is_gpu:
         return to_rows([*run_all("cpu", make_cases()), *_interpret()])
-    results, num_left_out = run_until(
-        LIMIT_S, lambda case: run_all("cuda", [case]), (*make_long_cases(), *make_cases())
-    )
+    results, num_left_out = _share_out(min(MAX_PROCESSES, os.cpu_count() or 1))
     return [*to_rows(results), Row("attention: cases left out for lack of time", num_left_out, "cases", goal=AtMost(0))]
+
+
+def be_share(share: str) -> int:
+    """Be one of the processes: check every COUNT-th case from NUMBER on; say the results and how many were left out."""
+    number, count = map(int, share.split("/"))
+    cases = (*make_long_cases(), *make_cases())[number::count]
+    results, num_left_out = run_until(LIMIT_S, lambda case: run_all("cuda", [case]), cases)
+    print(json.dumps([[asdict(result) for result in results], num_left_out]), flush=True)
+    return 0
+
+
+def _share_out(count: int) -> tuple[list[Result], int]:
+    """Have so many processes check the cases; return the results, each once, and how many cases were left out."""
+    commands = ([sys.executable, str(PROGRAM), "attention-share", f"{number}/{count}"] for number in range(count))
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    results: dict[Result, None] = {}
+    num_left_out = 0
+    for number, told in enumerate([child.communicate()[0] for child in children]):
+        if children[number].returncode:
+            raise RuntimeError(
+                f"share {number} of {count} ended with {children[number].returncode}: see its words above"
+            )
+        found, left_out = json.loads(told)
+        results |= dict.fromkeys(Result(**one) for one in found)
+        num_left_out += left_out
+    return list(results), num_left_out
 
 
 def run_until(

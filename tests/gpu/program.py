@@ -60,7 +60,11 @@ PROGRAMS = {
     "bench": Program("gpu", (Case("large-model", bench_parts.run),), rows_must_hold=False),
 }
 
-CHILDREN = {"loaded-worker": profile_case.be_loaded_worker, "large-model": bench_parts.be_model_writer}
+CHILDREN = {
+    "loaded-worker": profile_case.be_loaded_worker,
+    "large-model": bench_parts.be_model_writer,
+    "attention-share": attention_case.be_share,
+}
 
 
 @dataclass(frozen=True)
