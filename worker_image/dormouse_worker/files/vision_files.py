@@ -6,6 +6,7 @@ table reads text, and its images are refused by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ PROCESSORS: Mapping[str, tuple[str, str]] = {
     "Qwen2VLImageProcessor": ("qwen2_vl", "Qwen2VLImageProcessorPil"),
     "Gemma3ImageProcessor": ("gemma3", "Gemma3ImageProcessorPil"),
     "LlavaNextImageProcessor": ("llava_next", "LlavaNextImageProcessorPil"),
+    "LlavaOnevisionImageProcessor": ("llava_onevision", "LlavaOnevisionImageProcessorPil"),
     "GotOcr2ImageProcessor": ("got_ocr2", "GotOcr2ImageProcessorPil"),
     "PixtralImageProcessor": ("pixtral", "PixtralImageProcessorPil"),
 }
@@ -45,6 +47,7 @@ class Family:
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of each call of the image processor
     marker: str = "image_token"  # the token that a template puts where an image goes
     row: str = "image_token"  # the token that stands for one row of the encoder
+    has_several: bool = False  # one image alone in a chat is processed otherwise than one of several
 
 
 _IMAGE = {"image_token": "<image>"}
@@ -68,6 +71,7 @@ FAMILIES: Mapping[str, Family] = {
     "llava": _LLAVA,
     "vipllava": _LLAVA,
     "llava_next": Family("LlavaNextImageProcessor", _IMAGE, _PATCHES, {"do_pad": True}),
+    "llava_onevision": Family("LlavaOnevisionImageProcessor", _IMAGE, {"num_image_tokens": None}, has_several=True),
     "idefics3": Family("Idefics3ImageProcessor", _TILES, {"image_seq_len": 169}, {"return_row_col_info": True}),
     "smolvlm": Family("SmolVLMImageProcessor", _TILES, {"image_seq_len": 169}, {"return_row_col_info": True}),
     "qwen2_vl": _QWEN,
@@ -120,11 +124,17 @@ class VisionSpec:
     tokens: Mapping[str, str]
     numbers: Mapping[str, int]
     strategy: str = ""  # vision_feature_select_strategy, of models that have one
+    max_tiles: int = 0  # rows of larger images are made fewer (vision_aspect_ratio); 0 = of none
 
     @property
     def image_token(self) -> str:
         """Return the token that stands for one row."""
         return self.tokens[FAMILIES[self.kind].row]
+
+    @property
+    def has_several(self) -> bool:
+        """Return whether one of several images in a chat is processed otherwise than one alone."""
+        return FAMILIES[self.kind].has_several
 
 
 def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
@@ -160,6 +170,7 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
         tokens=tokens,
         numbers=numbers,
         strategy=str(strategy),
+        max_tiles=_max_tiles(path, processor) if family.has_several else 0,
     )
 
 
@@ -188,6 +199,16 @@ def _number(path: Path, name: str, default: int | None, processor: Mapping[str, 
     if not isinstance(number, int):
         raise ModelInvalid(f"{path / _PROCESSOR_FILE}: {name} is missing, or no number; copy the model again")
     return number
+
+
+def _max_tiles(path: Path, processor: Mapping[str, Any]) -> int:
+    said = str(processor.get("vision_aspect_ratio", "anyres_max_9"))
+    found = re.fullmatch(r"anyres_max_([1-9]\d{0,3})", said)
+    if found is None:
+        raise ModelInvalid(
+            f"{path / _PROCESSOR_FILE}: vision_aspect_ratio is {said[:80]!r}; known is anyres_max_NUMBER"
+        )
+    return int(found[1])
 
 
 def _token(name: str, default: str, processor: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> str:

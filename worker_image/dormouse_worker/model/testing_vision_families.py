@@ -141,6 +141,17 @@ def _draw_pinpointed(generator: torch.Generator, seed: int) -> Picture:
     return Picture({"pixel_values": _square(generator, 1, num_tiles), "image_sizes": sizes}, (num_rows,))
 
 
+def _draw_alone(generator: torch.Generator, seed: int) -> Picture:
+    picture = _draw_pinpointed(generator, seed)
+    return Picture({**picture.tensors, "batch_num_images": torch.tensor([1])}, picture.runs)
+
+
+def _draw_of_several(generator: torch.Generator, seed: int) -> Picture:
+    sizes = torch.tensor([[20, 20 + seed]])
+    tensors = {"pixel_values": _square(generator, 1, 1), "image_sizes": sizes, "batch_num_images": torch.tensor([2])}
+    return Picture(tensors, (17,))  # and a line's end
+
+
 def _draw_patches(generator: torch.Generator, seed: int) -> Picture:
     height, width = ((4, 6), (8, 4), (2, 2))[seed % 3]
     pixels = torch.randn(height * width, 3 * 2 * 16, generator=generator)
@@ -175,6 +186,9 @@ _QWEN_VISION: Mapping[str, Any] = MappingProxyType(
         "initializer_range": 0.3,
     }
 )
+_ONEVISION: Mapping[str, Any] = MappingProxyType(
+    {"image_token_index": IMAGE, "video_token_index": IMAGE + 1, "image_grid_pinpoints": _PINPOINTS, **_LAST}
+)
 CASES: Mapping[str, VisionCase] = MappingProxyType(
     {
         "aya_vision": VisionCase(
@@ -206,11 +220,13 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
         "llava_next": VisionCase(
             {"image_token_index": IMAGE, "image_grid_pinpoints": _PINPOINTS, **_LAST}, _draw_pinpointed, _TEXT, _CLIP
         ),
-        "llava_onevision": VisionCase(
-            {"image_token_index": IMAGE, "video_token_index": IMAGE + 1, "image_grid_pinpoints": _PINPOINTS, **_LAST},
-            _draw_pinpointed,
+        "llava_onevision": VisionCase(_ONEVISION, _draw_alone, {**_TEXT, "model_type": "qwen2"}, _SIGLIP),
+        "llava_onevision_of_several": VisionCase(
+            _ONEVISION,
+            _draw_of_several,
             {**_TEXT, "model_type": "qwen2"},
             _SIGLIP,
+            model_type="llava_onevision",
         ),
         "mistral3": VisionCase(
             {"image_token_index": IMAGE, "spatial_merge_size": 2, **_LAST},

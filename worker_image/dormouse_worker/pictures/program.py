@@ -20,13 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from dormouse_worker.files.vision_files import PROCESSORS
 from dormouse_worker.front.text.orders import REFUSED, TEXT, answer_orders, encode, limit_memory, read
 from dormouse_worker.pictures.decoding import BadPicture, PictureLimits, decode
 
 _LEFT_OUT = ("torch", "torchvision", "scipy", "pandas", "sklearn", "cv2")
 _NOT_ARGUMENTS = ("image_processor_type", "feature_extractor_type", "processor_class", "auto_map")
-_FACTS = ("image_sizes", "image_grid_thw", "rows", "cols", "num_patches", "num_crops")
+_FACTS = ("image_sizes", "image_grid_thw", "rows", "cols", "num_patches", "num_crops", "batch_num_images")
 _ONLY_FACTS = frozenset({"rows", "cols", "num_patches", "num_crops"})  # the encoder takes no such argument
 
 
@@ -43,20 +45,24 @@ class Processing:
         own = {name: value for name, value in setup["settings"].items() if name not in _NOT_ARGUMENTS}
         self._processor = getattr(module, name)(**own)
 
-    def run(self, source: Path, target: Path) -> str:
-        """Process one file, write its tensors; return what is told of them as JSON. Raises BadPicture."""
+    def run(self, source: Path, target: Path, *, is_of_several: bool = False) -> str:
+        """Process one file, write its tensors; return what is told of them as JSON. Raises BadPicture.
+
+        `is_of_several`: as one of a list of several, for processors that treat one alone in another way.
+        """
         import numpy as np  # not before it is known what is left out
 
         picture = decode(source.read_bytes(), PictureLimits(self._max_pixels))
-        digest = hashlib.sha256(self._key + repr(picture.size).encode())
+        digest = hashlib.sha256(self._key + repr(picture.size).encode() + b"of several" * is_of_several)
         digest.update(picture.tobytes())
         try:
-            made = self._processor(images=[picture], return_tensors="np", **self._arguments)
+            images = [[picture, Image.new("RGB", (1, 1))]] if is_of_several else [picture]
+            made = self._processor(images=images, return_tensors="np", **self._arguments)
         except MemoryError as error:
             raise BadPicture("it needs more memory than an image may take") from error
         except Exception as error:  # settings of the model, sides of the picture: it can fail in any way
             raise BadPicture(f"the model's processor refuses it: {type(error).__name__}: {error}"[:300]) from error
-        arrays = {name: np.asarray(value) for name, value in made.items()}
+        arrays = {name: np.asarray(value)[: 1 if is_of_several else None] for name, value in made.items()}
         facts = {name: arrays[name].reshape(-1).tolist() for name in _FACTS if name in arrays}
         tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in _ONLY_FACTS}
         _save(tensors, target)
@@ -79,7 +85,8 @@ def _save(tensors: Mapping[str, Any], target: Path) -> None:
 def answer(processing: Processing, order: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to an order."""
     try:
-        return {TEXT: processing.run(Path(order["source"]), Path(order["target"]))}
+        source, target = Path(order["source"]), Path(order["target"])
+        return {TEXT: processing.run(source, target, is_of_several=order["is_of_several"])}
     except BadPicture as error:
         return {REFUSED: str(error)}
     except MemoryError:

@@ -57,6 +57,14 @@ FAMILIES = {
         {"image_token": "<image>"},
         "<image>",
     ),
+    "llava_onevision": (
+        ("llava_onevision", "LlavaOnevisionProcessor"),
+        ("llava_onevision", "LlavaOnevision"),
+        {**_SIGLIP, "image_grid_pinpoints": _NEXT["image_grid_pinpoints"]},
+        {"num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_2"},
+        {"image_token": "<image>", "video_token": "<video>"},
+        "<image>\n",
+    ),
     "pixtral": (
         ("pixtral", "PixtralProcessor"),
         ("pixtral", "Pixtral"),
@@ -165,7 +173,7 @@ class Family:
         image_processor = getattr(pil, f"{image_cls}ImageProcessorPil")(**settings)
         videos = (
             {"video_processor": SimpleNamespace(num_frames=1, fps=1, do_sample_frames=False)}
-            if cls.startswith(("Qwen", "Smol", "Intern"))
+            if cls.startswith(("Qwen", "Smol", "Intern", "LlavaOne"))
             else {}
         )
         made = getattr(found, cls)

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from dormouse_api.status import CallError
 from dormouse_worker.files.vision_files import VisionSpec
 from dormouse_worker.front.images.desk import HeldImages, ImageDesk, ImageRefused
-from dormouse_worker.front.images.files import ImageFiles, NoRoom, ProcessedImage
+from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.images.placeholders import ImageFacts
 from tests.waiting import until
@@ -87,6 +87,19 @@ async def test_nobody_learns_whether_another_tenant_sent_the_image(open_desk):
     await look(desk, ONE, salt="a")
     await look(desk, ONE, salt="b")
     assert desk.files.num_hits == 0
+
+
+async def test_one_alone_is_another_image_than_among_several_where_the_model_says_so(open_desk):
+    settings = {"size": {"height": 32, "width": 32}, "image_grid_pinpoints": [[32, 64], [64, 32]]}
+    desk = open_desk(
+        spec=replace(SPEC, kind="llava_onevision", processor="LlavaOnevisionImageProcessor", settings=settings)
+    )
+    (alone,) = (await look(desk, ONE)).images
+    first, _ = (await look(desk, ONE, OTHER)).images
+    assert [one.facts.shapes["pixel_values"][1] for one in (alone, first)] == [3, 1], "two tiles and the whole"
+    assert alone.digest != first.digest
+    assert (await look(desk, OTHER, ONE)).images[1] is first
+    assert (await look(desk, ONE)).images == [alone]
 
 
 async def test_what_is_refused_is_named_by_its_place_and_the_next_image_is_seen(open_desk):
@@ -198,13 +211,13 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     files = ImageFiles(100)
     for name in "abc":
         (tmp_path / name).write_bytes(b"x")
-        files.add(("", name.encode()), ProcessedImage(tmp_path / name, 30, b"", ImageFacts({})))
-    files.take(("", b"a"))
-    files.add(("", b"d"), ProcessedImage(tmp_path / "d", 40, b"", ImageFacts({})))
-    assert [files.find(("", name.encode())) is not None for name in "abcd"] == [True, False, True, True]
+        files.add(Key("", name.encode()), ProcessedImage(tmp_path / name, 30, b"", ImageFacts({})))
+    files.take(Key("", b"a"))
+    files.add(Key("", b"d"), ProcessedImage(tmp_path / "d", 40, b"", ImageFacts({})))
+    assert [files.find(Key("", name.encode())) is not None for name in "abcd"] == [True, False, True, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]
     with pytest.raises(NoRoom, match="images of 100 bytes are in use and this one has 1; the limit is 100 bytes"):
-        files.add(("", b"e"), ProcessedImage(tmp_path / "e", 1, b"", ImageFacts({})))
+        files.add(Key("", b"e"), ProcessedImage(tmp_path / "e", 1, b"", ImageFacts({})))
     with pytest.raises(NoRoom):
         files.check_room()
     files.check_integrity()

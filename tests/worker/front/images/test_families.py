@@ -35,10 +35,10 @@ def process(spec, tmp_path):
     setup = {"processor": spec.processor, "settings": json.loads(json.dumps(spec.settings)), "max_pixels": 10**6}
     processing = Processing(setup | {"arguments": dict(spec.arguments)})
 
-    def run(image):
+    def run(image, is_of_several=False):
         source, target = tmp_path / "source", tmp_path / "target"
         source.write_bytes(encoded(image))
-        told = json.loads(processing.run(source, target))
+        told = json.loads(processing.run(source, target, is_of_several=is_of_several))
         return SimpleNamespace(facts=ImageFacts(told["shapes"], told["values"]), tensors=load_file(target), **told)
 
     return run
@@ -56,7 +56,7 @@ def chat(num_images):
 def test_tokens_and_tensors_are_those_of_transformers(family, spec, process, sizes):
     images = [picture(*size, seed=seed) for seed, size in enumerate(sizes)]
     text, theirs = family.oracle(chat(len(images)), images)
-    ours = [process(image) for image in images]
+    ours = [process(image, spec.has_several and len(images) > 1) for image in images]
     whole = expand(text, spec, [one.facts for one in ours])
     token_ids = family.processor.tokenizer(whole, add_special_tokens=not text.startswith(BOS))["input_ids"]
     assert token_ids == theirs["input_ids"][0].tolist()

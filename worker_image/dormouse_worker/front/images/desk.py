@@ -91,8 +91,10 @@ class ImageDesk:
         held.files = self.files
         try:
             with self._waiting(sum(map(len, images))):
+                is_of_several = self.spec.has_several and len(images) > 1
                 for number, image in enumerate(images):
-                    held.images.append(await self._one(image, number, caller=caller, salt=salt))
+                    key = Key(salt, await _sha256(image), is_of_several)
+                    held.images.append(await self._one(key, image, number, caller))
         except NoRoom as error:
             raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), _RETRY_S) from error
 
@@ -114,10 +116,7 @@ class ImageDesk:
         finally:
             self._num_waiting_bytes -= num_bytes
 
-    async def _one(self, image: bytes, number: int, *, caller: str, salt: str) -> ProcessedImage:
-        is_large = len(image) > _LARGE_BYTES
-        digest = await asyncio.to_thread(_sha256, image) if is_large else _sha256(image)
-        key = (salt, digest)
+    async def _one(self, key: Key, image: bytes, number: int, caller: str) -> ProcessedImage:
         if (known := self.files.find(key)) is not None:
             return known
         self.files.check_room()
@@ -150,19 +149,20 @@ class ImageDesk:
 
     async def _make(self, key: Key, making: _Making, image: bytes, caller: str) -> None:
         try:
-            told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, image)))
+            told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, image, key)))
             facts = ImageFacts(told["shapes"], told["values"])
             self.files.add(key, ProcessedImage(making.target, told["num_bytes"], bytes.fromhex(told["digest"]), facts))
         finally:
             if self._making.get(key) is making:
                 del self._making[key]
 
-    def _process(self, process: BoundedProcess, making: _Making, image: bytes) -> str:
+    def _process(self, process: BoundedProcess, making: _Making, image: bytes, key: Key) -> str:
         """Have one image processed; in a thread."""
         source = self._own / making.target.with_suffix(".image").name
         try:
             source.write_bytes(image)
-            return process.ask({"source": str(source), "target": str(making.target)})
+            order = {"source": str(source), "target": str(making.target), "is_of_several": key.is_of_several}
+            return process.ask(order)
         except OSError as error:
             raise NoRoom(f"an image of {len(image)} bytes does not fit {source.parent}: {error.strerror}") from error
         except BaseException:
@@ -198,5 +198,6 @@ def _setup(spec: VisionSpec, limits: ImageLimits, budget_bytes: int) -> dict[str
     }
 
 
-def _sha256(image: bytes) -> bytes:
-    return hashlib.sha256(image).digest()
+async def _sha256(image: bytes) -> bytes:
+    made = await asyncio.to_thread(hashlib.sha256, image) if len(image) > _LARGE_BYTES else hashlib.sha256(image)
+    return made.digest()

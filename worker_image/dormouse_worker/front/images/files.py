@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dormouse_worker.front.images.placeholders import ImageFacts
 
-Key = tuple[str, bytes]  # the cache salt, and SHA-256 of the file as it came: who may not share prefixes shares nothing
+
+class Key(NamedTuple):
+    """By what an image is found: who may not share prefixes shares nothing."""
+
+    salt: str
+    sha256: bytes  # of the file as it came
+    is_of_several: bool = False  # of images in one chat, where that makes a difference
 
 
 class NoRoom(Exception):

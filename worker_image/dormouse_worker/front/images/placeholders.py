@@ -5,6 +5,7 @@ The texts are those of transformers' processors (`replace_image_token` of each).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from dormouse_worker.files.vision_files import VisionSpec
 
 Span = tuple[int, int]  # the first token and how many
+_MOST_OVER = 1.1  # LLaVA-OneVision: an image with so much more rows and columns than it may have is made smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +79,42 @@ def _llava_next(spec: VisionSpec, image: ImageFacts) -> str:
     size, more = spec.numbers["patch_size"], spec.numbers["num_additional_image_tokens"]
     rows, cols = tile_height // size, tile_width // size
     best_height, best_width = best_resolution(height, width, spec.settings["image_grid_pinpoints"])
-    unpadded = _unpadded(height, width, rows * (best_height // tile_height), cols * (best_width // tile_width))
-    return spec.image_token * (unpadded + rows * cols + more - (spec.strategy == "default"))
+    seen = _unpadded(height, width, rows * (best_height // tile_height), cols * (best_width // tile_width))
+    return spec.image_token * (_with_line_ends(*seen) + rows * cols + more - (spec.strategy == "default"))
 
 
-def _unpadded(height: int, width: int, rows: int, cols: int) -> int:
-    """Return how many features tiles have without the rows and columns that were only padding, and line ends."""
+def _llava_onevision(spec: VisionSpec, image: ImageFacts) -> str:
+    whole = spec.numbers["num_image_tokens"]
+    if image.values["batch_num_images"] == [1]:
+        count = whole + _with_line_ends(*_tiles_of_onevision(spec, image, math.isqrt(whole)))
+    else:  # one of several is not cut into tiles
+        count = whole + 1
+    return spec.image_token * (count - (spec.strategy == "default"))
+
+
+def _tiles_of_onevision(spec: VisionSpec, image: ImageFacts, side: int) -> tuple[int, int]:
+    """Return rows and columns of an image's tiles, `side` each; made fewer where there are too many."""
+    height, width = image.values["image_sizes"]
+    tile_height, tile_width = image.shapes["pixel_values"][-2:]
+    best_height, best_width = best_resolution(height, width, spec.settings["image_grid_pinpoints"])
+    rows, cols = _unpadded(height, width, side * (best_height // tile_height), side * (best_width // tile_width))
+    ratio = math.sqrt(rows * cols / (spec.max_tiles * side**2))
+    return (int(rows // ratio), int(cols // ratio)) if ratio > _MOST_OVER else (rows, cols)
+
+
+def _with_line_ends(rows: int, cols: int) -> int:
+    return rows * (cols + 1)
+
+
+def _unpadded(height: int, width: int, rows: int, cols: int) -> tuple[int, int]:
+    """Return the rows and columns of tiles without those that were only padding."""
     if width / height > cols / rows:
         used = round(height * (cols / width), 7)
         rows -= (rows - int(used)) // 2 * 2
     else:
         used = round(width * (rows / height), 7)
         cols -= (cols - int(used)) // 2 * 2
-    return rows * cols + rows
+    return rows, cols
 
 
 def best_resolution(height: int, width: int, known: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -157,6 +182,7 @@ _KINDS: Mapping[str, Callable[[VisionSpec, ImageFacts], str]] = {
     "vipllava": _llava,
     "aya_vision": _aya,
     "llava_next": _llava_next,
+    "llava_onevision": _llava_onevision,
     "idefics3": _tiles,
     "smolvlm": _tiles,
     "qwen2_vl": _qwen,

@@ -68,6 +68,10 @@ def _pinpointed_tiles(config: Any) -> Tensors:
     return {"pixel_values": _square(config, 1, num_tiles), "image_sizes": torch.tensor([[height, width]])}
 
 
+def _tiles_of_one(config: Any) -> Tensors:
+    return {**_pinpointed_tiles(config), "batch_num_images": torch.ones(1, dtype=torch.long)}
+
+
 def _patches(config: Any) -> Tensors:
     vision = config.vision_config
     side = vision.spatial_merge_size * math.isqrt(MOST_PATCHED_ROWS)
@@ -83,7 +87,7 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "internvl": VisionFamily(_tiles),
         "llava": VisionFamily(_sized_picture),
         "llava_next": VisionFamily(_pinpointed_tiles),
-        "llava_onevision": VisionFamily(_pinpointed_tiles),
+        "llava_onevision": VisionFamily(_tiles_of_one),
         "mistral3": VisionFamily(_sized_picture),
         "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
         "qwen2_vl": VisionFamily(_patches, has_grids=True),
