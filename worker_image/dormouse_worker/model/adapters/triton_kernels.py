@@ -59,7 +59,7 @@ def shrink(
     tl.store(to, total, mask=is_row[:, None] & is_rank[None, :])
 
 
-@triton.jit(do_not_specialize=["slot_stride", "start"])
+@triton.jit(do_not_specialize=["slot_stride", "part", "start"])
 def expand(
     outputs,
     low,

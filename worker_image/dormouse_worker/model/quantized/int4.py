@@ -10,6 +10,8 @@ A group's levels are its size times those that suit a normal distribution (Lloyd
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from dormouse_worker.model.parallel.shards import Spans
@@ -40,7 +42,7 @@ def quantize_in_torch(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def expand(weight: torch.Tensor, scale: torch.Tensor, columns: int) -> torch.Tensor:
     """Return the rotated weight float32 [n, columns], on any device."""
     nibbles, sizes = (part.int() for part in _unpack(weight))
-    numbers = NUMBERS.to(weight.device).flatten()[nibbles + 16 * sizes[..., None]].flatten(1)[:, :columns]
+    numbers = _numbers_on(weight.device)[nibbles + 16 * sizes[..., None]].flatten(1)[:, :columns]
     return numbers.float().sub_(ZERO).mul_(scale[:, None])
 
 
@@ -60,6 +62,12 @@ def _levels() -> torch.Tensor:
 
 LEVELS = _levels()
 NUMBERS = torch.cat((ZERO + LEVELS, ZERO - LEVELS), 1)  # [128, 16] by size and nibble
+
+
+@cache
+def _numbers_on(device: torch.device) -> torch.Tensor:
+    """Return NUMBERS, flat, on a device; copied once: a pass waits for nothing, and can be recorded as a graph."""
+    return NUMBERS.flatten().to(device)
 
 
 def _pack(nibbles: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
