@@ -29,10 +29,10 @@ from dormouse_worker.common.ipc import EngineMessage, StepOutputs
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, ModelOutput
-from dormouse_worker.engine.drafts.pace import EqualRows, RowCosts
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
+from dormouse_worker.engine.testing_drafts import FreeRows
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache
@@ -127,15 +127,6 @@ class Foreseen:
     def num_tokens_in(self, num_steps: int) -> int:
         """Return how many tokens come in so many steps, and in those before in which others' prompts are read."""
         return (num_steps + STEPS_OF_PROMPTS) * (1 + self.num_drafts)
-
-
-class FreeRows(RowCosts):
-    """A row of a draft costs nothing, whatever is measured."""
-
-    def of(self, num_seqs: int) -> EqualRows:
-        """See `RowCosts`."""
-        del num_seqs
-        return EqualRows(0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Draft models of tests: a model itself, nearly so, its first layers, one that knows nothing. And who always asks."""
+"""Draft models of tests: a model itself, nearly so, its first layers, one that knows nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from bench.step_cost import FreeRows
-from dormouse_worker.engine.drafts.model import ModelPace
 from tools import train_head
 
 WEIGHTS = "model.safetensors"
@@ -59,23 +57,6 @@ def broken(directory, target):
     weights = load_file(directory / WEIGHTS)
     save_file({name: weight * 1e30 for name, weight in weights.items()}, directory / WEIGHTS, {"format": "pt"})
     return directory
-
-
-class EagerPace(ModelPace):
-    """Always asks for all that there is room for, whatever a pass takes: so a test does not depend on the machine."""
-
-    def choose(self, chance, num_seqs, num_unread, most):
-        """See `ModelPace`."""
-        del chance, num_seqs, num_unread
-        return most
-
-
-def draft_always(engine):
-    """From now on let an engine score and ask for all drafts that it has room for."""
-    speculation = engine._scheduler.speculation
-    speculation.costs = FreeRows(speculation._max_tokens)
-    if speculation.model is not None:
-        speculation.model = EagerPace(speculation.costs)
 
 
 def head(directory, target, scale=1.0, rows=None, steps=40):

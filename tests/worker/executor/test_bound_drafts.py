@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from dormouse_worker.engine.testing_drafts import draft_always
 from dormouse_worker.model.testing import EOS
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, PROMPT, BoundRank, answers_of, grammar, schema
@@ -95,7 +96,7 @@ def test_with_right_and_wrong_drafts_every_bound_answer_is_the_same(tiny_model, 
 def test_with_a_draft_model_that_knows_no_grammar_every_bound_answer_is_the_same(tiny_model, truth, tmp_path, kind):
     drafter = getattr(draft_kit, kind)(tmp_path / "drafter", tiny_model)
     rank = drafting(tiny_model, speculation_method="draft", speculation_model=str(drafter), max_num_seqs=64)
-    draft_kit.draft_always(rank.controller._engine)
+    draft_always(rank.controller._engine)
     for together in (True, False):
         answers, messages = ask(rank, ASKED, together=together)
         assert all(map(is_same, answers, truth))

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from dormouse_worker.engine.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding
@@ -52,7 +53,7 @@ def heads(tiny_model, tmp_path_factory, truth):
 def ask(directory, head, **settings):
     """Return a rank that always asks its head for all that there is room for."""
     asking = Asking(directory, "eagle", worker="no torch", speculation_model=str(head), **settings)
-    draft_kit.draft_always(asking.rank.controller._engine)
+    draft_always(asking.rank.controller._engine)
     return asking
 
 
@@ -147,7 +148,7 @@ def test_streams_that_a_sleep_cuts_between_drafted_steps_go_on_after_it(tiny_mod
         speculation_model=str(heads["taught"]),
         max_num_seqs=48,
     )
-    draft_kit.draft_always(rank.controller._engine)
+    draft_always(rank.controller._engine)
 
     def sleep_and_wake(rank):
         rank.sleep(level)

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from dormouse_worker.engine.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.sleeping_rank import SleepingRank
@@ -110,7 +111,7 @@ def test_streams_that_a_sleep_cuts_between_drafted_steps_go_on_after_it(tiny_mod
     rank = BoundRank(
         tiny_model, speculation_method="draft", speculation_model=str(drafters["shortened"]), max_num_seqs=48
     )
-    draft_kit.draft_always(rank.controller._engine)
+    draft_always(rank.controller._engine)
 
     def sleep_and_wake(rank):
         rank.sleep(level)

@@ -12,6 +12,7 @@ import random
 
 import pytest
 
+from dormouse_worker.engine.testing_drafts import draft_always
 from dormouse_worker.model.testing import ARCHITECTURES, EOS, write_tiny_model
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, BoundRank, grammar, schema
@@ -101,7 +102,7 @@ class Case:
     def _make(directory, dtype, **settings):
         fields = {"max_num_seqs": ROWS, "num_speculative_tokens": 4, "swap_space_bytes": 1 << 18, **settings}
         rank = BoundRank(directory, dtype=dtype, **fields)
-        draft_kit.draft_always(rank.controller._engine)
+        draft_always(rank.controller._engine)
         return rank
 
     def run(self, num_requests):
