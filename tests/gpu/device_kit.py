@@ -8,11 +8,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -99,6 +100,10 @@ class Kit(Protocol):
     def make_worker(self, directory: Path, **settings: Any) -> RankWorker:
         """Return a worker whose device is initialised."""
 
+    @property
+    def rank_settings(self) -> Mapping[str, Any]:
+        """Return the settings of a rank that computes here."""
+
     def forbid_waits(self) -> Any:
         """Return a context manager in which a call raises that waits for all that the device does."""
 
@@ -114,6 +119,7 @@ class GpuKit:
 
     is_gpu = True
     scale = GPU_SCALE
+    rank_settings: Mapping[str, Any] = MappingProxyType({"device": "cuda"})
 
     @cached_property
     def device(self) -> CudaDevice:
@@ -202,6 +208,7 @@ class FakeKit:
     name = "fake device"
     is_gpu = False
     scale = FAKE_SCALE
+    rank_settings: Mapping[str, Any] = MappingProxyType({"worker_cls": "tests.gpu.fake_worker.FakeGpuWorker"})
 
     def __init__(self) -> None:
         self.device = FakeDevice(FakeCudaDriver(256 * MIB))

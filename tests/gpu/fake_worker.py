@@ -72,7 +72,7 @@ class ReplanningPlan:
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
-        output = query.new_zeros(query.shape[0], query.shape[1], layer.value.shape[-1])
+        output = query.new_zeros(query.shape[0], query.shape[1], layer.sizes[1])
         if self._plan is not None:
             output[: self._num_rows] = self._plan.attend(call, query[: self._num_rows], layer)
         return output

@@ -18,7 +18,21 @@ from rich.console import Console
 from transformers.utils import logging
 
 from bench.results import RESULTS_DIR, Row, machine, print_table, write_results
-from tests.gpu import ahead_case, attention_case, bench_parts, parity_case, profile_case, sleep_cases, spike_case
+from tests.gpu import (
+    adapter_case,
+    ahead_case,
+    attention_case,
+    bench_parts,
+    bound_case,
+    draft_case,
+    parity_case,
+    profile_case,
+    quantized_case,
+    sleep_cases,
+    spike_case,
+    swap_case,
+    task_case,
+)
 from tests.gpu.device_kit import Kit, find_kit
 
 LIMIT_S = 540  # lent machines take a command's end for granted after ten minutes
@@ -53,6 +67,12 @@ PROGRAMS = {
             Case("profile", profile_case.run, needs_gpu=True),
             Case("parity", parity_case.run),
             Case("ahead", ahead_case.run),
+            Case("bound", bound_case.run),
+            Case("adapters", adapter_case.run),
+            Case("drafts", draft_case.run),
+            Case("quantized", quantized_case.run),
+            Case("tasks", task_case.run),
+            Case("swap", swap_case.run),
             Case("attention", attention_case.run),  # last: it compiles for minutes, and may use all that are left
         ),
         rows_must_hold=True,

@@ -2,7 +2,21 @@
 
 import pytest
 
-from tests.gpu import ahead_case, bench_parts, parity_case, sleep_cases, spike_case
+from dormouse_worker.common.ipc import TokenLogprobs
+from tests.gpu import (
+    adapter_case,
+    ahead_case,
+    bench_parts,
+    bound_case,
+    draft_case,
+    parity_case,
+    quantized_case,
+    sleep_cases,
+    spike_case,
+    swap_case,
+    task_case,
+)
+from tests.gpu.asked_rank import Said, count_equal
 from tests.gpu.device_kit import FakeKit
 from tests.gpu.large_model import TINY, write_large_model
 
@@ -60,6 +74,19 @@ def test_a_worker_that_runs_ahead_answers_the_same(kit):
     rows = verdicts(ahead_case.run(kit))
     assert set(rows.values()) == {True}
     assert len(rows) == 5
+
+
+@pytest.mark.parametrize("case", [adapter_case, bound_case, draft_case, quantized_case, swap_case, task_case])
+def test_a_rank_that_is_asked_answers_as_the_cpu_does(kit, case):
+    assert set(verdicts(case.run(kit)).values()) == {True}
+
+
+def test_a_wrong_answer_is_no_answer_of_the_cpu(capsys):
+    said, truth = Said([1, 2]), Said([1, 3])
+    assert count_equal([said, said, Said(why_not="odd")], [said, truth, said]) == 1
+    assert "1: Said(token_ids=[1, 2]" in capsys.readouterr().out
+    one, other = (Said([1], [TokenLogprobs(logprob, [], [])]) for logprob in (-1.0, -1.1))
+    assert count_equal([one, one], [one, other]) == 1
 
 
 def test_the_benchmark_measures_everything(kit, tmp_path):
