@@ -13,17 +13,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from bench.results import AtMost, Row
 from tests.gpu.attention_cases import Result, make_cases, make_long_cases, run_all
 from tests.gpu.attention_world import Case
 from tests.gpu.device_kit import Kit
+from tests.gpu.shares import num_processes, share_out
 from tools.bootstrap import ROOT
 
 LIMIT_S = 120  # on a GPU, where every case compiles kernels of its own
-MAX_PROCESSES = 8
-PROGRAM = Path(__file__).with_name("__main__.py")
 INTERPRETED = ("head-size-80", "heads-8-on-1", "block-size-8", "window-20", "soft-cap-sinks-window", "independence")
 
 
@@ -31,7 +29,7 @@ def run(kit: Kit) -> list[Row]:
     """Check every backend that there is on every case."""
     if not kit.is_gpu:
         return to_rows([*run_all("cpu", make_cases()), *_interpret()])
-    results, num_left_out = _share_out(min(MAX_PROCESSES, os.cpu_count() or 1))
+    results, num_left_out = _share_out(num_processes())
     return [*to_rows(results), Row("attention: cases left out for lack of time", num_left_out, "cases", goal=AtMost(0))]
 
 
@@ -46,16 +44,9 @@ def be_share(share: str) -> int:
 
 def _share_out(count: int) -> tuple[list[Result], int]:
     """Have so many processes check the cases; return the results, each once, and how many cases were left out."""
-    commands = ([sys.executable, str(PROGRAM), "attention-share", f"{number}/{count}"] for number in range(count))
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     results: dict[Result, None] = {}
     num_left_out = 0
-    for number, told in enumerate([child.communicate()[0] for child in children]):
-        if children[number].returncode:
-            raise RuntimeError(
-                f"share {number} of {count} ended with {children[number].returncode}: see its words above"
-            )
-        found, left_out = json.loads(told)
+    for found, left_out in share_out("attention-share", [f"{number}/{count}" for number in range(count)]):
         results |= dict.fromkeys(Result(**one) for one in found)
         num_left_out += left_out
     return list(results), num_left_out

@@ -37,8 +37,8 @@ def decode_ahead_step_s(worker: Computes, num_seqs: int, context: int, block_siz
 
 
 def prefill_s(worker: Computes, num_tokens: int, block_size: int) -> float:
-    """Return the median time of one prompt alone, to its first token."""
-    (table,) = make_tables([num_tokens + 1], len(worker.layer_windows()), block_size)
+    """Return the median time of one prompt alone, to its first token. It may be as long as the model bears."""
+    (table,) = make_tables([num_tokens], len(worker.layer_windows()), block_size)
     times = []
     for _ in range(WARM_UP_STEPS + 3):
         sequence = _sequence("prompt", num_tokens)

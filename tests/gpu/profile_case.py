@@ -9,7 +9,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from bench.results import AtMost, Row
 from dormouse_worker.common.ipc import MemoryReport
@@ -38,16 +41,29 @@ def run(kit: Kit) -> list[Row]:
             child.stdin.close()
     if not told:
         raise RuntimeError(f"the worker's process ended with {child.returncode}: see its words above")
-    predicted_bytes = json.loads(told)
-    error_percent = 100 * abs(predicted_bytes - used_bytes) / used_bytes
+    parts = {name: _Part(*both) for name, both in json.loads(told).items()}
+    total = _Part(sum(part.predicted_bytes for part in parts.values()), used_bytes)
+    error_percent = 100 * abs(total.predicted_bytes - used_bytes) / used_bytes
     return [
-        Row("profile: predicted, and used at full load", predicted_bytes / GIB, "GiB", used_bytes / GIB),
+        total.row("predicted, and used at full load"),
+        *(part.row(f"of it {name}") for name, part in parts.items()),
         Row("profile: error", error_percent, "%", goal=AtMost(MAX_ERROR_PERCENT)),
     ]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What was predicted of a part of the memory, and what it was."""
+
+    predicted_bytes: int
+    used_bytes: int
+
+    def row(self, what: str) -> Row:
+        return Row(f"profile: {what}", self.predicted_bytes / GIB, "GiB", self.used_bytes / GIB)
+
+
 def be_loaded_worker(directory: str) -> int:
-    """Be the other process: load, profile, run the largest batches on the whole cache, say what was predicted."""
+    """Be the other process: load, profile, run the largest batches on the whole cache, say what was foretold and is."""
     kit = GpuKit()
     worker = kit.make_worker(
         Path(directory),
@@ -62,15 +78,25 @@ def be_loaded_worker(directory: str) -> int:
     report = worker.get_memory_report()
     assert report is not None
     _use_fully(worker, report)
-    print(json.dumps(predicted_bytes(report)), flush=True)
+    print(json.dumps(compare(report, worker)), flush=True)
     sys.stdin.read()
     return 0
 
 
-def predicted_bytes(report: MemoryReport) -> int:
-    """Return what the report's shares add up to."""
-    shares = ("weights_bytes", "peak_activation_bytes", "non_torch_bytes", "graph_bytes")
-    return sum(getattr(report, name, 0) for name in shares) + report.num_gpu_blocks * report.block_bytes
+def compare(report: MemoryReport, worker: RankWorker) -> dict[str, tuple[int, int]]:
+    """Return what was predicted of each part, and what it takes now."""
+    blocks_bytes = report.num_gpu_blocks * report.block_bytes
+    held_bytes = worker.device.memory.used_bytes + torch.cuda.memory_reserved()
+    return {
+        "weights, cache and activations": (
+            report.weights_bytes + report.peak_activation_bytes + blocks_bytes,
+            held_bytes,
+        ),
+        "context, libraries and graphs": (
+            report.non_torch_bytes + report.graph_bytes,
+            worker.meter.own_bytes() - held_bytes,
+        ),
+    }
 
 
 def _use_fully(worker: RankWorker, report: MemoryReport) -> None:

@@ -84,6 +84,7 @@ CHILDREN = {
     "loaded-worker": profile_case.be_loaded_worker,
     "large-model": bench_parts.be_model_writer,
     "attention-share": attention_case.be_share,
+    "parity-share": parity_case.be_share,
 }
 
 

@@ -119,6 +119,7 @@ class DeviceAccount:
         self._torch_bytes = torch_bytes
         self._nvml_own_bytes = nvml_own_bytes
         self._parts: dict[str, Change] = {}
+        self._told_bytes = 0  # by how much NVML differed when that was last said
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {change.num_bytes}" for name, change in self._parts.items())
@@ -161,8 +162,7 @@ class DeviceAccount:
         shown_bytes = self._nvml_own_bytes()
         if shown_bytes is not None:
             by_nvml = max(0, shown_bytes - arena_bytes - torch_bytes)
-            if abs(by_nvml - other_bytes) > TOLERATED_BYTES:
-                logger.warning("%r: NVML counts %d bytes instead; taken", self, by_nvml)
+            self._tell_difference(by_nvml - other_bytes, by_nvml)
             other_bytes, measured_by = by_nvml, NVML
         return MemorySnapshot(
             total_bytes=self._memory.total_bytes,
@@ -172,6 +172,12 @@ class DeviceAccount:
             other_bytes=other_bytes,
             measured_by=measured_by,
         )
+
+    def _tell_difference(self, differ_bytes: int, by_nvml: int) -> None:
+        """Say that NVML counts otherwise; again only when it differs by so much more or less."""
+        if abs(differ_bytes - self._told_bytes) > TOLERATED_BYTES:
+            self._told_bytes = differ_bytes
+            logger.warning("%r: NVML counts %d bytes instead; taken", self, by_nvml)
 
     def _unexplained_bytes(self) -> int:
         """Return what falls only when something is made that neither arenas nor torch count, or a neighbour takes."""
