@@ -14,6 +14,8 @@ from dormouse_api.limits import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 
 DATA = "data:"
+DIGEST = "sha256:"  # and 64 hexadecimal digits, in the place of a URL
+DIGEST_BYTES = 32
 _HEAD_CHARS = 256  # of a data URL, before the comma
 _BASE64_GROUP = (4, 3)  # so many characters are so many bytes
 
@@ -36,6 +38,24 @@ def from_data_url(url: str) -> bytes:
     if not (url.startswith(DATA) and comma and kind.startswith("image/") and more and more[-1] == "base64"):
         raise BadImage("no data URL of an image", "data:image/KIND;base64,…")
     return from_base64(data)
+
+
+def from_digest_url(url: str) -> bytes:
+    """Return the digest that stands in the place of a URL. Raises BadImage."""
+    try:
+        digest = bytes.fromhex(url.removeprefix(DIGEST))
+    except ValueError:
+        digest = b""
+    if not url.startswith(DIGEST) or len(digest) != DIGEST_BYTES:
+        raise BadImage("no digest of an image", f"{DIGEST} and {2 * DIGEST_BYTES} hexadecimal digits")
+    return digest
+
+
+def part_of_url(url: str) -> pb.ContentPart:
+    """Return the image of a data URL, or the one that a digest in its place names. Raises BadImage."""
+    if url.startswith(DIGEST):
+        return pb.ContentPart(image_sha256=from_digest_url(url))
+    return pb.ContentPart(image=from_data_url(url))
 
 
 def from_base64(data: str) -> bytes:

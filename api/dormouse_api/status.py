@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 STATUS_DETAILS = "grpc-status-details-bin"  # trailing metadata: a google.rpc.Status
 ERROR_DOMAIN = "inference.dormouse.dev"  # of the reasons in ErrorInfo
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # the prompt, or what shall follow it, is longer than the model
+IMAGE_UNKNOWN = "image_unknown"  # an image was named by a digest, and must be sent whole
 
 
 _Detail = TypeVar("_Detail", error_details_pb2.RetryInfo, error_details_pb2.ErrorInfo)

@@ -8,16 +8,19 @@ from contextlib import contextmanager
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_gateway.clients.salts import Salts
+from dormouse_gateway.kept_images import KeptImages
 
 DEFAULT_BYTES = 256 << 20
 _RETRY_S = 1.0
 
 
 class ImageRoom:
-    """Owns the count. A request takes room for as long as its bytes are kept."""
+    """Owns the count. A request takes room for as long as its bytes are kept; images of earlier ones have their own."""
 
-    def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
-        """Start empty."""
+    def __init__(self, limit_bytes: int = DEFAULT_BYTES, kept_bytes: int = 0, salts: Salts | None = None) -> None:
+        """Start empty. `kept_bytes`, and whose they are, is of images that are kept after their request."""
+        self.kept = KeptImages(kept_bytes, salts or Salts())
         self._limit_bytes = limit_bytes
         self.num_bytes = 0
 

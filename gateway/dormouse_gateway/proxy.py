@@ -158,7 +158,7 @@ class InferenceProxy:
                 call = self._prepare(method, raw, context, record, caller)
                 record.meter = Meter(call, caller)
                 told = announce.told_at_the_end(context, call.wait, caller.headers, is_told=method.need_ready)
-                with self._counted(call), told, self._room_for(raw):
+                with self._counted(call), told, self._room_for(raw, call):
                     async with self._keys.tenure(caller):
                         write = record.meter.writing(record.trace.writing(record.client.write))
                         write = record.sighting.writing(write) if record.sighting else write
@@ -179,10 +179,10 @@ class InferenceProxy:
             return to_grpc_status(CallError(record.code, f"the gateway failed; look for {error_id} in its log"))
         return None
 
-    def _room_for(self, raw: bytes | None) -> AbstractContextManager[None]:
+    def _room_for(self, raw: bytes | None, call: Call) -> AbstractContextManager[None]:
         """Take room for what is kept of a request with images until its end: as it came, and as it is sent."""
-        is_large = raw is not None and len(raw) > MAX_MESSAGE_BYTES
-        return self.images.taken(2 * len(raw or b"")) if is_large else nullcontext()
+        sizes = len(raw or b""), len(call.body)
+        return self.images.taken(sum(sizes)) if max(sizes) > MAX_MESSAGE_BYTES else nullcontext()
 
     def _counted(self, call: Call) -> AbstractContextManager[None]:
         """Count the call as activity of its deployment; what sleeping workers answer too is none."""
@@ -192,13 +192,15 @@ class InferenceProxy:
         """Read, check and route the request. Raises CallError."""
         remaining_s = context.time_remaining()
         deadline = self._clock() + (self._default_deadline_s if remaining_s is None else remaining_s)
-        request = requests.parse(method, raw)
-        meant, given = self._router.resolve(request.model, caller), context.invocation_metadata()
+        request, given = requests.parse(method, raw), context.invocation_metadata()
+        meant = self._router.resolve(request.model, caller)
         if method.need_ready:
             meant = self._canaries.choose(meant, caller, given)
             record.sighting = self._canaries.watch(meant.deployment)
         deployment = meant.deployment
         record.model = deployment.full_name
+        if isinstance(request, requests.WithImages):
+            self.images.kept.fill(request.chat, given)
         body = requests.prepare(request, model_name=meant.worker_name, rng=self._rng)
         metadata = self._forward(given, caller=caller.name(context.peer()))
         wait = HoldTicket(len(body), deadline, partial(announce.tell_held, record.client), flow=caller.flow)

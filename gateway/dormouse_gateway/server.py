@@ -135,7 +135,7 @@ class Gateway:
             default_deadline_s=self._settings.default_deadline_s,
             rng=rng,
             traces=traces,
-            images=ImageRoom(self._settings.max_image_bytes),
+            images=ImageRoom(self._settings.max_image_bytes, self._settings.kept_image_bytes, seeds.salts()),
         )
 
     def _make_grpc(self, seeds: Seeds) -> GrpcDoors:

@@ -119,6 +119,9 @@ class Settings:
     # DORMOUSE_MAX_IMAGE_BYTES: of all requests with images that are under way, held or not, as bodies and as messages;
     # further ones get RESOURCE_EXHAUSTED. An image takes some 2.4 times its file.
     max_image_bytes: int = DEFAULT_BYTES
+    # DORMOUSE_KEPT_IMAGE_BYTES: of images that are kept after their request, so that the same caller may name them by
+    # their digest in later ones. 0 = none are kept.
+    kept_image_bytes: int = 0
     # DORMOUSE_IMAGE_HOSTS: comma-separated, NAME or NAME:PORT, *.NAME for all below it: from where the gateway fetches
     # images that HTTP clients name by an https: URL, if their addresses are public. Empty = images come as data: URLs.
     image_hosts: frozenset[str] = frozenset()
@@ -184,6 +187,7 @@ class Settings:
             max_held_total_bytes=read.number("DORMOUSE_MAX_HELD_TOTAL_BYTES", cls.max_held_total_bytes),
             image_hosts=read.hosts("DORMOUSE_IMAGE_HOSTS"),
             max_image_bytes=read.number("DORMOUSE_MAX_IMAGE_BYTES", cls.max_image_bytes),
+            kept_image_bytes=read.number("DORMOUSE_KEPT_IMAGE_BYTES", cls.kept_image_bytes),
             enable_reflection=read.boolean("DORMOUSE_ENABLE_REFLECTION", default=cls.enable_reflection),
             tracing=_tracing(given),
         )

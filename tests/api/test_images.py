@@ -108,10 +108,12 @@ def test_the_client_takes_parts_as_openais_do():
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": URL}},
         {"type": "image", "image": PNG},
+        {"type": "image_url", "image_url": {"url": f"sha256:{'0a' * 32}"}},
     ]
     chat = chat_request("m", [{"role": "user", "content": content}], {}).chat
     assert chat.messages[0].parts[0].text == "What is it?"
     assert list(images_of(chat)) == [PNG, PNG]
+    assert chat.messages[0].parts[3].image_sha256 == b"\n" * 32
     assert num_image_bytes(chat) == 2 * len(PNG)
-    with pytest.raises(ValueError, match="'input_audio'; allowed: text, image_url with a data URL, image"):
+    with pytest.raises(ValueError, match="'input_audio'; allowed: text, image_url with a data URL or a digest, image"):
         chat_request("m", [{"role": "user", "content": [{"type": "input_audio"}]}], {})

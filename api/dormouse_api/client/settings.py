@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.images import from_data_url
+from dormouse_api.images import part_of_url
 from dormouse_api.limits import channel_options
 from dormouse_api.v1 import inference_pb2 as pb
 
@@ -72,7 +72,9 @@ def _part(part: Mapping[str, Any]) -> pb.ContentPart:
         case "text":
             return pb.ContentPart(text=part["text"])
         case "image_url":
-            return pb.ContentPart(image=from_data_url(part["image_url"]["url"]))
+            return part_of_url(part["image_url"]["url"])
         case "image":
             return pb.ContentPart(image=part["image"])
-    raise ValueError(f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL, image")
+    raise ValueError(
+        f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL or a digest, image"
+    )

@@ -67,21 +67,27 @@ class ContentPart(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     IMAGE_FIELD_NUMBER: _builtins.int
+    IMAGE_SHA256_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """words"""
     image: _builtins.bytes
     """A file of the kind PNG, JPEG, WebP, GIF or BMP, of one picture, for models that see. At most 20 MiB."""
+    image_sha256: _builtins.bytes
+    """SHA-256 of a file that the same caller sent whole to this gateway lately, instead of it. Where the gateway does not
+    keep it: INVALID_ARGUMENT with the reason IMAGE_UNKNOWN, and the file is to be sent. Workers take files only.
+    """
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         image: _builtins.bytes = ...,
+        image_sha256: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image", "image_sha256"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 

@@ -24,6 +24,7 @@ MAX_MODEL_CHARS = 256  # longer than any name that the custom resource allows
 Whole = pb.EmbedRequest | pb.ClassifyRequest | pb.ScoreRequest | pb.DecideRequest  # answered whole or not at all
 Named = pb.GenerateRequest | pb.TranscribeRequest | Whole  # that have an id of their own
 Request = Named | pb.TokenizeRequest | pb.DetokenizeRequest | pb.GetModelRequest
+WithImages = pb.GenerateRequest | pb.TokenizeRequest  # that may have some
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 FORWARDED = frozenset({"traceparent", "tracestate"})  # all that a client says to workers beside its message
@@ -73,7 +74,7 @@ def parse(method: Method, raw: bytes | None) -> Request:
         raise _invalid(f"the message is no dormouse.v1.{method.request.DESCRIPTOR.name}") from error
     request.DiscardUnknownFields()
     _check_model(request.model)
-    if isinstance(request, pb.GenerateRequest | pb.TokenizeRequest):
+    if isinstance(request, WithImages):
         _check_images(request.chat)
     if isinstance(request, pb.GenerateRequest):
         _check_generate(request)

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, IMAGE_UNKNOWN, CallError
 
 _Code = grpc.StatusCode
 _KINDS: Mapping[grpc.StatusCode, tuple[int, str, str | None]] = {  # status, type, code
@@ -36,7 +36,10 @@ _ANTHROPIC_KINDS: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_CODES = {CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded"}  # by reason; OpenAI's, where it has one
+_CODES = {  # by reason; OpenAI's, where it has one
+    CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded",
+    IMAGE_UNKNOWN: "image_unknown",
+}
 _UNEXPECTED = (500, "server_error", None)
 _RETRY = (429, 503)
 _RETRY_S = 1.0  # where nobody said more

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dormouse_api.images import BadImage, from_base64, from_data_url
+from dormouse_api.images import DIGEST, BadImage, from_base64, from_data_url, from_digest_url
 from dormouse_api.limits import MAX_IMAGES, MAX_IMAGES_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import refuse
@@ -14,13 +14,16 @@ from dormouse_gateway.openai.schema_kit import Json, fields, kind, one_of, only,
 from dormouse_gateway.openai.turns import joined
 
 TAKEN = "picture"  # the field of a part that holds the bytes; bodies cannot have it, for schemas do not
+NAMED = "picture_sha256"  # the same for an image that came by its digest
+_IMAGE_FIELDS = {TAKEN: "image", NAMED: "image_sha256"}  # of a ContentPart
 _BASE64_GAIN = 0.75
 _HOSTED = ("https:", "http:")
 
 Fetch = Callable[[str], Awaitable[bytes]]
 _DETAIL = or_null(only("auto", "An image is seen as the model's own processor makes it."))
 URL = text(1) | {
-    "description": "data:image/KIND;base64,… of PNG, JPEG, WebP, GIF or BMP; https: of hosts that the operator allows."
+    "description": "data:image/KIND;base64,… of PNG, JPEG, WebP, GIF or BMP; https: of hosts that the operator "
+    f"allows; {DIGEST} and the digest of a file that was sent before, where the operator lets the gateway keep images."
 }
 
 CHAT_IMAGE = kind("image_url", {"image_url": fields({"url": URL, "detail": _DETAIL}, "url")}, "image_url")
@@ -57,11 +60,11 @@ class Place:
         name = "url" if is_url else "data"
         return f"{self.path}.source.{name}", source[name], is_url
 
-    def put(self, image: bytes) -> None:
+    def put(self, image: bytes, name: str = TAKEN) -> None:
         """Put the bytes in the place of what told them."""
         kept = {name: value for name, value in self.part.items() if name not in {"image_url", "source"}}
         self.part.clear()
-        self.part.update(kept | {TAKEN: image})
+        self.part.update(kept | {name: image})
 
 
 _KINDS = frozenset({"image_url", "input_image", "image"})
@@ -95,6 +98,12 @@ def is_fetched(place: Place) -> bool:
     return is_url and told.startswith(_HOSTED)
 
 
+def is_named(place: Place) -> bool:
+    """Return whether an image is only named, by its digest."""
+    _, told, is_url = place.source
+    return is_url and told.startswith(DIGEST)
+
+
 def check_total(path: str, total: int) -> None:
     """Raise ApiError naming the image that is one too many."""
     if total > MAX_IMAGES_BYTES:
@@ -116,6 +125,9 @@ class Pictures:
         for place in taken.found:
             path, told, is_url = place.source
             try:
+                if is_named(place):
+                    place.put(from_digest_url(told), NAMED)
+                    continue
                 image = await fetch(told) if is_fetched(place) else from_data_url(told) if is_url else from_base64(told)
             except BadImage as error:
                 raise refuse(path, error.value, error.limit) from error
@@ -137,14 +149,16 @@ class Pictures:
     def clear(self) -> None:
         """Forget their bytes, which are in the request by now."""
         for place in self.found:
-            place.part[TAKEN] = b""
+            if TAKEN in place.part:
+                place.part[TAKEN] = b""
 
 
 def say(turn: pb.ChatMessage, content: Any) -> pb.ChatMessage:
     """Have the turn say text, or parts of it joined by line ends; with images among them, each part by itself."""
-    if not any(TAKEN in part for part in content or () if isinstance(part, dict)):
+    if not any(_IMAGE_FIELDS.keys() & part.keys() for part in content or () if isinstance(part, dict)):
         turn.content = joined(content)
         return turn
     for part in content:
-        turn.parts.add(**({"image": part[TAKEN]} if TAKEN in part else {"text": part["text"]}))
+        image = next(({field: part[name]} for name, field in _IMAGE_FIELDS.items() if name in part), None)
+        turn.parts.add(**(image or {"text": part["text"]}))
     return turn

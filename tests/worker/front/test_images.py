@@ -24,6 +24,10 @@ BAD = {
     "too many": (chat(*[b"x"] * (MAX_IMAGES + 1)), f"{MAX_IMAGES + 1} images; allowed: at most {MAX_IMAGES}"),
     "an empty one": (chat(b""), "an empty image"),
     "an empty part": (pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart()])]), "parts[0] is empty"),
+    "a digest": (
+        pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart(image_sha256=bytes(32))])]),
+        "parts[0] is an image by its digest; allowed: the image, which gateways put there",
+    ),
     "both": (
         pb.Chat(messages=[pb.ChatMessage(role="user", content="a", parts=[pb.ContentPart(text="b")])]),
         "chat.messages[0].parts is set beside content",
@@ -45,5 +49,8 @@ async def test_what_cannot_be_seen_is_refused_by_name(house, asked, words):
 
 
 async def test_questions_of_decide_are_about_text(house):
+    digest = pb.ChatMessage(role="user", parts=[pb.ContentPart(image_sha256=bytes(32))])
+    error = await house.refusal(house.inference.Decide(pb.DecideRequest(chat=pb.Chat(messages=[digest]))))
+    assert "parts[0] is an image by its digest" in error.details()
     error = await house.refusal(house.inference.Decide(pb.DecideRequest(chat=chat(b"x"))))
     assert (error.code(), "parts[0].image is set" in error.details()) == (Code.INVALID_ARGUMENT, True)

@@ -165,6 +165,8 @@ def check_parts(chat: pb.Chat) -> None:
         for place, part in enumerate(message.parts):
             if part.WhichOneof("part") is None:
                 refuse(f"{field}[{place}]", "empty", "text or an image")
+            if part.WhichOneof("part") == "image_sha256":
+                refuse(f"{field}[{place}]", "an image by its digest", "the image, which gateways put there")
     try:
         check_images(images_of(chat))
     except BadImage as error:
