@@ -16,8 +16,8 @@ from dormouse_worker.common.commands import AddLora
 from dormouse_worker.model.adapters.choose import choose_adder
 from dormouse_worker.model.adapters.rows import TorchAdder
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
-from dormouse_worker.model.testing_adapters import merge_adapter, write_adapter
-from tests.gpu.asked_rank import AskedRank, asked_rank, wish
+from dormouse_worker.model.testing_adapters import merge_adapter, write_adapter, write_soft_prompt
+from tests.gpu.asked_rank import ON_CPU, AskedRank, asked_rank, wish
 from tests.gpu.device_kit import Kit
 from tests.gpu.parity_case import PROMPTS, WIDER
 from tests.worker.model.adapters.triton_cases import CASES, MANY, Case, World
@@ -30,12 +30,13 @@ MORE_CASES = (
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 TARGETS = ("q_proj", "v_proj", "o_proj", "gate_proj", "down_proj")
 RANKS, ALPHA = (4, 8, 16), 8.0
+SOFT_PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING")
 NUM_TOKENS = 8
 
 
 def run(kit: Kit) -> list[Row]:
-    """Check the kernels, then three adapters in two slots; every other prompt of the base alone."""
-    return [*_check_kernels(kit), *_check_rank(kit)]
+    """Check the kernels, three adapters in two slots, and what soft prompts bring."""
+    return [*_check_kernels(kit), *_check_rank(kit), *_check_soft_prompts(kit)]
 
 
 def _check_kernels(kit: Kit) -> list[Row]:
@@ -102,6 +103,23 @@ def _check_rank(kit: Kit) -> list[Row]:
         Row(f"adapters, {name}: merged models' answers", _count(answers, expected), "", goal=AtLeast(len(expected)))
         for name, answers in found.items()
     ]
+
+
+def _check_soft_prompts(kit: Kit) -> list[Row]:
+    """Compare vectors before a prompt, and keys and values before one, with the CPU's."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        base = write_tiny_model(root / "base", "llama", **WIDER)
+        adapters = [write_soft_prompt(root / kind, base, kind=kind) for kind in SOFT_PROMPTS]
+        with asked_rank(base, ON_CPU, enable_lora=True, max_loras=2) as rank:
+            expected = _answers(rank, ("", *(_add(rank, adapter) for adapter in adapters)))
+        with asked_rank(base, kit.rank_settings, enable_lora=True, max_loras=2) as rank:
+            names = ("", *(_add(rank, adapter) for adapter in adapters))
+            found = _answers(rank, names)
+            rank.sleep_and_wake(2)
+            found += _answers(rank, names)
+    equal = _count(found, expected * 2)
+    return [Row("adapters, soft prompts: answers of the CPU", equal, "", goal=AtLeast(2 * len(expected)))]
 
 
 def _add(rank: AskedRank, path: Path) -> str:

@@ -35,7 +35,7 @@ KEPT = {  # as numbers of 4 bits; the others become plain weights while they are
         lambda weight: packed(weight, size=64, symmetric=False),
     ),
 }
-STORED = ("gptq 8 bits, ordered", "awq", "w4a16 with zeros, ordered", "w8a8", "fp8", "fp8 of blocks")
+STORED = ("gptq 8 bits, ordered", "w8a8", "fp8 of blocks")
 ONLINE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "int8": {"quantization": "int8"},
