@@ -38,6 +38,7 @@ OF_THE_PROGRAM = {  # what no user of the resource says
     *("attention_backend", "engine_runtime", "worker_cls", "worker_extension_cls"),
     # a grant's words
     *("device_memory_budget_bytes", "device_memory_reserve_bytes", "device_memory_sharers", "expected_device"),
+    "kv_events_config",
     "image_dir",  # between front and engine of one worker
     *("kv_store_dir", "kv_store_size_bytes"),  # made of spec.engine.kvStore: tests/operator_/manifests/test_kv_store.py
 }

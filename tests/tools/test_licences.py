@@ -23,6 +23,7 @@ SECTIONS = {
     "worker": "Worker",
     "quantization": "Worker",
     "tracing": "Tracing (extra)",
+    "kv-events": "KV events (extra)",
     "cli": "Command line",
     "dev": "To build and test",
 }

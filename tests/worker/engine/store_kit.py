@@ -45,6 +45,7 @@ class StoredEngine:
         self.keeper = BlockKeeper(store, self.tables, self.executor, BLOCK_BYTES, self.clock)
         self.engine.keeper = self.keeper
         self.told = []
+        self.kv_events = []
         self.said = {}
         self.cached = {}
 
@@ -66,6 +67,7 @@ class StoredEngine:
         if outputs is None:
             return
         self.told += [outputs.kv_store] if outputs.kv_store else []
+        self.kv_events += outputs.kv_events
         for output in outputs.outputs:
             if output.request_id not in self.said:
                 self.cached[output.request_id] = output.cached_tokens

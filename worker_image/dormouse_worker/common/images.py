@@ -32,3 +32,7 @@ class ImageInput(msgspec.Struct, frozen=True):
     def num_rows(self) -> int:
         """Return how many rows the encoder makes of it."""
         return sum(count for _, count in self.spans)
+
+    def stands_in(self, start: int, end: int) -> bool:
+        """Return whether any of the prompt's tokens at [start, end) is one of its."""
+        return any(first < end and start < first + count for first, count in self.spans)

@@ -245,6 +245,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     kv_store: StoreCounts | None = None  # None = nothing was counted
     mm_cache_queries: int = 0  # images of requests that were admitted since the message before
     mm_cache_hits: int = 0  # of these, not encoded anew
+    kv_events: list[bytes] = []  # what routers are told, as `kv_events` has it: encoded, in order
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

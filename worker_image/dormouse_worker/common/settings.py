@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dormouse_worker.common.kv_events import OFF, KvEventsConfig
 from dormouse_worker.common.memory_settings import MemorySettings, flag
 
 MAX_SPECULATIVE_TOKENS = 64
@@ -150,6 +151,16 @@ class EngineSettings(MemorySettings, frozen=True, kw_only=True):
         0  # without a limit all cores
     )
 
+    kv_events_config: Annotated[
+        KvEventsConfig,
+        flag(
+            "whether routers are told what is in the prefix cache, in vLLM's words and messages: "
+            '{"enable_kv_cache_events": true} publishes them by ZeroMQ; whoever can connect reads all prompts '
+            "(default: off)",
+            "JSON",
+        ),
+    ] = OFF
+
     tensor_parallel_size: Annotated[
         int, flag("ranks that share every layer, all in one pod (default {default})", "N", ge=1, le=64)
     ] = 1
@@ -204,8 +215,11 @@ class EngineSettings(MemorySettings, frozen=True, kw_only=True):
     ] = ""
 
     def digest(self) -> str:
-        """Return the hexadecimal SHA-256 over all settings but the place of images, which each pod has for itself."""
-        everywhere = msgspec.structs.replace(self, image_dir="")
+        """Return the hexadecimal SHA-256 over all settings but those that each pod has for itself.
+
+        These are the place of images, and whom it tells of its cache.
+        """
+        everywhere = msgspec.structs.replace(self, image_dir="", kv_events_config=OFF)
         return hashlib.sha256(msgspec.json.encode(everywhere, order="sorted")).hexdigest()
 
     @property

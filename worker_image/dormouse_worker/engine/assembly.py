@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE, TRANSCRIBE
@@ -15,6 +17,7 @@ from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExec
 from dormouse_worker.engine.forward_pass import Limits
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.keeping import make_keeper
+from dormouse_worker.engine.kv_events import KvEventLog
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
@@ -37,6 +40,8 @@ def build_stepper(
     """Return an idle engine for whatever the ranks give: one that needs no blocks makes vectors."""
     if isinstance(executor, BringsEngine):
         return executor.make_stepper()
+    if settings.kv_events_config.is_on and (task == TRANSCRIBE or not report.block_bytes):
+        raise InvalidSettings(f"kv_events_config is on; a model for {task} has no prefix cache: leave it out")
     if task == TRANSCRIBE:
         assert isinstance(executor, SpeechExecutor), "who transcribes reads sound"
         return SpeechEngine(executor, SpeechLimits(agreed[0], report.max_model_len), clock)
@@ -76,6 +81,8 @@ def build_engine(
         model_reads_along=settings.speculation_method == "eagle",
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
+    if settings.kv_events_config.is_on:
+        tables.pool.listener = KvEventLog(layout, time.time)
     images = EncoderCache(report.image_rows, are_whole=report.images_are_whole)
     scheduler = Scheduler(tables, SwapSpace(num_cpu_blocks), limits, clock, adapters, images=images)
     keeper = make_keeper(settings, executor, tables, clock)

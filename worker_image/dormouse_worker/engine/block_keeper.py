@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dormouse_worker.common.ipc import StoreCounts
 from dormouse_worker.common.kv_source import KvSource
@@ -150,7 +150,7 @@ class BlockKeeper(NoKeeper):
         if is_worth(num_tokens, num_bytes + waiting_bytes):
             patience_s = PATIENCE * self._rates.recompute_s(num_tokens) or MOST_PATIENCE_S
             deadline_s = self._clock() + min(MOST_PATIENCE_S, max(LEAST_PATIENCE_S, patience_s))
-            reading = Reading(keys, num_bytes, deadline_s, source)
+            reading = Reading(keys, num_bytes, deadline_s, source, request)
             self._readings[request.request_id] = request.restore = reading
             self._threads.read(reading, self._rates.note_read if source.is_own else self._rates.note_fetch)
 
@@ -169,7 +169,7 @@ class BlockKeeper(NoKeeper):
             self._take_answer(question)
         for request_id, reading in list(self._readings.items()):
             while (chunk := reading.take()) is not None:
-                num_taken = self._put_into_cache(chunk)
+                num_taken = self._put_into_cache(chunk, reading.owner)
                 if not reading.source.is_own:
                     self._tally.count(fetched=num_taken)
                 chunk.close()
@@ -234,7 +234,7 @@ class BlockKeeper(NoKeeper):
     def _is_in_pool(self, key: Key) -> bool:
         return self._pool.find(key) is not None
 
-    def _put_into_cache(self, chunk: Chunk) -> int:
+    def _put_into_cache(self, chunk: Chunk, owner: Any) -> int:
         """Let the pool know these blocks as cached ones; those that it knows by now, or has no room for, are left.
 
         Return how many it took.
@@ -249,7 +249,7 @@ class BlockKeeper(NoKeeper):
             data = memoryview(b"".join(data[index * size : (index + 1) * size] for index in wanted))
         self._copier.write_blocks(blocks, data[: len(wanted) * size])
         for block, index in zip(blocks, wanted, strict=True):
-            self._pool.name(block, chunk.keys[index])
+            self._pool.name(block, chunk.keys[index], owner)
         self._pool.release(blocks)
         self._tally.count(hits=len(wanted), read_bytes=len(wanted) * size)
         return len(wanted)

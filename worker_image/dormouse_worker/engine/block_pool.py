@@ -11,10 +11,33 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from dormouse_worker.engine.prefix import BlockHash
 
 Key = tuple[int, BlockHash]  # layer group and the name of the content
+
+
+class NoListener:
+    """Is told which prefixes can be found, and tells nobody."""
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether `take` would return something."""
+        return False
+
+    def on_named(self, key: Key, owner: Any) -> None:
+        """Whoever asks for this prefix finds it; `owner` has its tokens."""
+
+    def on_lost(self, key: Key) -> None:
+        """Nobody finds it any more."""
+
+    def on_forgotten(self) -> None:
+        """Nobody finds any prefix any more, though there were some."""
+
+    def take(self) -> list[bytes]:
+        """Return what others are to be told, and forget it."""
+        return []
 
 
 class BlockPool:
@@ -32,6 +55,7 @@ class BlockPool:
         self.keeps_evicted = False  # set by whoever asks for them
         self._evicted: list[tuple[int, Key]] = []
         self._named: deque[tuple[int, Key]] | None = None  # those of whoever asks for them
+        self.listener = NoListener()  # another one is set by whoever tells others
 
     def __repr__(self) -> str:
         return (
@@ -89,14 +113,18 @@ class BlockPool:
             if self._num_holders[block] == 0:
                 self._retire(block)
 
-    def name(self, block: int, key: Key) -> None:
-        """Say which prefix a used, full block holds. The first block of a prefix keeps the name."""
+    def name(self, block: int, key: Key, owner: Any = None) -> None:
+        """Say which prefix a used, full block holds. The first block of a prefix keeps the name.
+
+        The listener is told whose tokens they are.
+        """
         assert self._num_holders[block] > 0
         if block not in self._key_of and key not in self._block_of:
             self._block_of[key] = block
             self._key_of[block] = key
             if self._named is not None:
                 self._named.append((block, key))
+            self.listener.on_named(key, owner)
 
     def note_named(self) -> deque[tuple[int, Key]]:
         """Return a queue of the used blocks with a name; it gets those that are named from now on."""
@@ -111,6 +139,8 @@ class BlockPool:
         """Forget what every block holds."""
         self.generation += 1
         self._evicted.clear()
+        if self._block_of:
+            self.listener.on_forgotten()
         self._block_of.clear()
         self._key_of.clear()
         self._free.extend(self._cached)
@@ -148,6 +178,7 @@ class BlockPool:
             del self._block_of[key]
             if self.keeps_evicted:
                 self._evicted.append((block, key))
+            self.listener.on_lost(key)
         self._num_holders[block] = 1
         return block
 

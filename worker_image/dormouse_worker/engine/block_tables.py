@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dormouse_worker.engine.batch import BlockIds
 from dormouse_worker.engine.block_pool import BlockPool
@@ -170,23 +171,23 @@ class BlockTables:
         has_grown = shortage.next_hash is not None and self._is_known(shortage.next_hash)
         return has_windows or has_grown or shortage.generation != self.pool.generation
 
-    def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
+    def commit(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int, owner: Any = None) -> None:
         """Note that tokens [0, num_computed) are in the cache: name full blocks, give back those behind a window."""
-        self.name(sequence_id, hashes, num_computed)
+        self.name(sequence_id, hashes, num_computed, owner)
         for group, blocks in enumerate(self._tables[sequence_id]):
             self._give_back(blocks, self.layout.first_needed(group, num_computed))
 
-    def name(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int) -> None:
+    def name(self, sequence_id: str, hashes: Sequence[BlockHash], num_computed: int, owner: Any = None) -> None:
         """Let others share the full blocks of tokens [0, num_computed), which this pass or an earlier one computes.
 
-        `hashes` may name blocks that are not computed yet, or none where names are not wanted.
+        `hashes` may name blocks that are not computed yet, or none where names are not wanted. `owner`: see the pool's.
         """
         table = self._tables[sequence_id]
         num_full = min(len(hashes), num_computed // self.layout.block_size)
         for index in range(self._num_named[sequence_id], num_full):
             for group, blocks in enumerate(table):
                 if blocks[index] != ABSENT:
-                    self.pool.name(blocks[index], (group, hashes[index]))
+                    self.pool.name(blocks[index], (group, hashes[index]), owner)
         self._num_named[sequence_id] = num_full
 
     def free(self, sequence_id: str) -> None:

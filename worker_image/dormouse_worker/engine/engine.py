@@ -134,7 +134,7 @@ class Engine:
         if self._under_way:
             return self._collect()
         self._scheduler.wait_for_held(GRAMMAR_WAIT_S)
-        return None
+        return self.outputs([]) if self._scheduler.tables.pool.listener.has_news else None
 
     def settle(self) -> Iterator[StepOutputs]:
         """Wait for the batches under way and hand over no others; yield what came out. Raises GroupBroken."""
@@ -256,6 +256,7 @@ class Engine:
             not_finite=num_odd,
             drafts=self._take_draft_counts(),
             kv_store=self.keeper.take_counts(),
+            kv_events=scheduler.tables.pool.listener.take(),
         )
 
     def _take_draft_counts(self) -> DraftCounts | None:
@@ -277,8 +278,7 @@ class Engine:
         Passes count anew then: the requests brought it about. Raises GroupBroken.
         """
         self.forget_ranks()
-        complaint = complaint_of(executor)
-        if not complaint:
+        if not (complaint := complaint_of(executor)):
             self.num_odd_in_a_row = 0
         return complaint
 

@@ -75,11 +75,11 @@ class Placement:
     def name(self, request: Request, end: int) -> None:
         """Name the full blocks of the tokens [0, end), as far as they are known: others may share them."""
         num_named = min(end, request.num_known_tokens)
-        self.tables.name(request.request_id, self._hashes(request, num_named), num_named)
+        self.tables.name(request.request_id, self._hashes(request, num_named), num_named, request)
 
     def commit(self, request: Request, end: int) -> None:
         """The tokens [0, end) are in the cache."""
-        self.tables.commit(request.request_id, self._hashes(request, end), end)
+        self.tables.commit(request.request_id, self._hashes(request, end), end, request)
 
     def find_prefix(self, request: Request) -> Prefix:
         """Return what of the sequence is known; its last token is always computed, for its logits.

@@ -146,6 +146,22 @@ class Request:
             self._block_hashes.append(hash_block(parent, self.token_ids(start, start + block_size), beside))
         return self._block_hashes
 
+    @property
+    def named_hashes(self) -> Sequence[BlockHash]:
+        """Return the names of blocks that are known so far."""
+        return self._block_hashes
+
+    def adapter_within(self, end: int) -> str | None:
+        """Return the adapter that the tokens before `end` have, if it begins there."""
+        return self.adapter if self.adapter and self.lora_start < end else None
+
+    def extra_keys(self, start: int, end: int) -> list[str]:
+        """Return what a block depends on besides tokens, in vLLM's order: adapter, images, salt in the first."""
+        adapter = self.adapter_within(end)
+        images = [each.digest.hex() for each in self.images if each.stands_in(start, end)]
+        salt = [self.cache_salt] if self.cache_salt and not start else []
+        return [*([adapter] if adapter else ()), *images, *salt]
+
     def _root(self) -> BlockHash:
         """Return what stands before the first block's name."""
         root, num_source = root_hash(self.cache_salt), self.num_source_tokens

@@ -9,6 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from dormouse_worker.engine.block_pool import Key
 from dormouse_worker.engine.sources import Source
@@ -41,9 +42,13 @@ class Chunk:
 class Reading:
     """One sequence's blocks on their way. Implements `Preparation`: the sequence waits for it."""
 
-    def __init__(self, keys: Sequence[Key], num_bytes: int, deadline_s: float, source: Source) -> None:
+    def __init__(
+        self, keys: Sequence[Key], num_bytes: int, deadline_s: float, source: Source, owner: Any = None
+    ) -> None:
+        """`owner` = who has the sequence's tokens."""
         self.keys = keys
         self.source = source
+        self.owner = owner
         self.num_bytes = num_bytes
         self.deadline_s = deadline_s
         self.misses: Counter[Miss] = Counter()

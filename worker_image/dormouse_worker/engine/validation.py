@@ -22,6 +22,7 @@ def check_settings(settings: EngineSettings) -> None:
     _check_compile_sizes(settings)
     _check_lora(settings)
     _check_kv_store(settings)
+    _check_kv_events(settings)
     for name, knob in KNOBS.items():
         if why := knob.why_not(getattr(settings, name)):
             raise InvalidSettings(why)
@@ -51,6 +52,11 @@ def _check_lora(settings: EngineSettings) -> None:
         )
     if settings.compile_sizes:
         raise InvalidSettings("compile_sizes is set; what adapters add (enable_lora) is not compiled: leave it empty")
+
+
+def _check_kv_events(settings: EngineSettings) -> None:
+    if settings.kv_events_config.is_on and not settings.enable_prefix_caching:
+        raise InvalidSettings("kv_events_config is on; without enable_prefix_caching there is nothing to tell")
 
 
 def _check_kv_store(settings: EngineSettings) -> None:

@@ -45,6 +45,7 @@ from dormouse_worker.front.engine.supervisor import EngineKeeper
 from dormouse_worker.front.engine.swap import EngineSwap, Workshop
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.images.folder import ImageFolder
+from dormouse_worker.front.kv_events.sockets import make_publisher
 from dormouse_worker.front.requests.parsing import add_inference
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.served_model import load_model
@@ -115,6 +116,7 @@ class Front:
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
         spawn_for, served = self._images.spawning(grants.spawning(spawn_for)), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
+        self.worker.kv_events = make_publisher(settings.kv_events, seams.clock)
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
         conductor = SleepConductor(self.worker, turns)
@@ -139,6 +141,7 @@ class Front:
             await self._listen_http(plain_host(self._settings.host)),
         )
         self._certificate.follow()
+        self.worker.kv_events.start()
         if self._reading.was_soon:
             await self._reading.hand_over(self.worker, self._keeper.start)
         else:
@@ -155,7 +158,8 @@ class Front:
     async def run(self, stop: asyncio.Event) -> int:
         """Serve until `stop`, Shutdown or the engine's last death; end in order and return the exit code."""
         following = asyncio.create_task(self._follow_state())
-        waiting = [asyncio.create_task(event.wait()) for event in self._ends(stop)]
+        ends = stop, self.worker.died, self.worker.end_wanted
+        waiting = [asyncio.create_task(event.wait()) for event in ends]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not self.worker.died.is_set():
@@ -184,6 +188,7 @@ class Front:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._grpc.stop(STOP_GRACE_S)
         await self._http.stop()
+        await self.worker.kv_events.stop()
         self.worker.served.close()
         self._threads.shutdown(wait=False)
         self._images.close()
@@ -213,9 +218,6 @@ class Front:
             return await self._http.start(host, port)
         except OSError as error:
             raise port_error("--metrics-port", port, error) from error
-
-    def _ends(self, stop: asyncio.Event) -> tuple[asyncio.Event, ...]:
-        return stop, self.worker.died, self.worker.end_wanted
 
     async def _drain(self) -> None:
         """Say that we go, let running requests end, end the others so that they can be continued elsewhere."""

@@ -30,6 +30,7 @@ from dormouse_worker.front.engine.sides import Spawn
 from dormouse_worker.front.engine.status_board import Changes, StatusBoard
 from dormouse_worker.front.engine.watchdog import Watchdog, overdue
 from dormouse_worker.front.flags.settings import FrontSettings
+from dormouse_worker.front.kv_events.publisher import NoPublisher
 from dormouse_worker.front.requests.in_flight import RequestTable
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 
@@ -52,6 +53,7 @@ class Worker:
         self.grants = grants
         self.changes = grants.changes  # state, failure, epoch and grant
         self.load_changes = Changes()  # requests and steps
+        self.kv_events = NoPublisher()  # another one is set where others are told of the cache
         self.board = StatusBoard(self.changes)
         self.adapters = AdapterBoard(self.changes.notify)
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
@@ -219,11 +221,13 @@ class Worker:
         self.adapters.note_engine_lost()
         self.link = link
         self.board.replace(status)
+        self.kv_events.follow(status)
         self.metrics.on_status(status)
 
     def on_status(self, status: EngineStatus) -> None:
         """See `EngineEvents`."""
         self.board.apply(status)
+        self.kv_events.follow(status)
         self.metrics.on_status(self.board.engine)
         if status.state is not State.READY:
             self._take_load(IDLE)
@@ -233,11 +237,13 @@ class Worker:
     def on_outputs(self, outputs: StepOutputs) -> None:
         """See `EngineEvents`."""
         self._take_load(outputs)
+        self.kv_events.publish(outputs.kv_events)
         self.requests.route(outputs)
 
     def on_lost(self) -> None:
         """See `EngineEvents`: every caller is told at once, and nobody is admitted until a new engine is READY."""
         self._take_load(IDLE)
+        self.kv_events.clear()
         self.adapters.note_engine_lost()
         self.grants.end()
         if not self.is_ending and self.wants_engine:

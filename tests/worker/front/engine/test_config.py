@@ -45,6 +45,7 @@ OTHERWISE = {
     "--lora-cache": "/caches/adapters",
     "--lora-tokens": "/tokens",
     "--local-socket": "/run/door",
+    "--kv-events-config": '{"topic": "other"}',
 }
 ENVIRONMENTAL = {
     "environ",

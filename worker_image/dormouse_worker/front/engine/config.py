@@ -41,6 +41,7 @@ FIXED: Mapping[str, str] = MappingProxyType(
         "lora_cache": "--lora-cache",
         "lora_tokens": "--lora-tokens",
         "log_level": "--log-level",
+        "kv_events": "--kv-events-config",
         "place": "--master-port",  # and the other flags of a group: the values that are told name them all
     }
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dormouse_api.hub_uri import SCHEME, parse_hub_uri
+from dormouse_worker.common.kv_events import KvEventsConfig, read_config
 from dormouse_worker.engine.validation import QUALIFIED_NAME
 from dormouse_worker.front.engine.adapter_board import NAME
 
@@ -124,6 +125,14 @@ def lora_module(text: str) -> tuple[str, str]:
     if parse_hub_uri(path) is None:
         raise argparse.ArgumentTypeError(f"{path!r} is no repository of a hub; write hf://ORG/NAME@REVISION")
     return adapter, path
+
+
+def kv_events_config(text: str) -> KvEventsConfig:
+    """Return vLLM's settings of KV events, from JSON."""
+    try:
+        return read_config(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def qualified_name(unset: str) -> Callable[[str], str]:

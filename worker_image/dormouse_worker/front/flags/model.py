@@ -55,6 +55,7 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add_knobs(group, "async_scheduling", "threads")
     add_knobs(group, "speculation_method", "speculation_model", "num_speculative_tokens")
     add_knobs(group, "kv_store_dir", "kv_store_size_bytes")
+    add_knobs(group, "kv_events_config", type=flag_types.kv_events_config)
     add_lora_flags(group)
 
 

@@ -12,6 +12,7 @@ from dormouse_api.names import Role
 from dormouse_api.tickets import BadKey, TicketCheck, public_check, read_public_key
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.common.group import GroupPlace
+from dormouse_worker.common.kv_events import OFF, KvEventsConfig
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.private_folder import default_folder
 from dormouse_worker.front.flags.developer import add_developer_flags
@@ -78,6 +79,7 @@ class FrontSettings:
     engine_python: str = ""  # the interpreter of engines that are not ours; "" = ours
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
     tracing: TracingSettings = field(default_factory=TracingSettings)  # where spans go; off without an endpoint
+    kv_events: KvEventsConfig = OFF  # who is told what is in the prefix cache, and where
     sounds: AudioLimits = field(default_factory=AudioLimits)  # where the model reads sound
     images: ImageLimits = field(default_factory=ImageLimits)  # of prompts, where the model sees
 
@@ -166,6 +168,7 @@ def _front_settings(
         lora_cache=flags.lora_cache.absolute(),
         lora_tokens=flags.lora_tokens.absolute(),
         environ=environ,
+        kv_events=flags.kv_events_config,
         sounds=AudioLimits(max_seconds=flags.max_audio_seconds),
         images=ImageLimits(max_pixels=flags.max_image_pixels, cache_bytes=flags.image_cache_bytes),
     )

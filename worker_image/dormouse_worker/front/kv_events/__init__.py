@@ -1,0 +1,1 @@
+"""What routers of others are told of the KV cache."""
