@@ -7,9 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
+from dormouse_worker.model.quantized import mxfp4
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.formats import Format
+
+EXPERT_MAPS = ("gate_up_proj", "down_proj")
 
 
 def stand_in(shape: Sequence[int], dtype: torch.dtype) -> nn.Parameter:
@@ -56,6 +60,44 @@ class QuantizedEmbedding(nn.Module):
         return found.to(self.dtype).view(*token_ids.shape, -1)
 
 
+class PackedExperts(nn.Module):
+    """gpt-oss's experts of one layer, with weights in MXFP4; one that a row has chosen is plain while it multiplies.
+
+    Sums have the order of transformers' `grouped_mm`: each row's experts in the order in which it chose them.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        """Take the place of plain ones [experts, in, out], whose biases stay."""
+        super().__init__()
+        self._apply_gate = type(plain)._apply_gate.__get__(self)  # noqa: SLF001  which reads the two numbers
+        self.alpha, self.limit = plain.alpha, plain.limit
+        for name in EXPERT_MAPS:
+            num_experts, columns, num_outputs = getattr(plain, name).shape
+            shape = (num_experts, num_outputs, mxfp4.row_bytes(columns))
+            self.register_parameter(name, stand_in(shape, torch.uint8))
+            self.register_parameter(f"{name}_bias", getattr(plain, f"{name}_bias"))
+
+    def forward(self, rows: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """Return [n, H] for rows [n, H], the experts [n, k] that each has chosen, and what each has of the sum."""
+        chosen = experts.flatten()
+        order = chosen.argsort(stable=True)
+        sorted_rows = rows[order // experts.shape[1]]
+        found = torch.empty_like(sorted_rows)
+        end = 0
+        for expert, count in enumerate(chosen.bincount().tolist()):
+            start, end = end, end + count
+            if count:
+                both = self._multiply("gate_up_proj", expert, sorted_rows[start:end])
+                found[order[start:end]] = self._multiply("down_proj", expert, self._apply_gate(both))
+        return (found * shares.reshape(-1, 1)).view(*experts.shape, -1).sum(1).to(rows.dtype)
+
+    def _multiply(self, name: str, expert: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return [n, out] for rows [n, in]."""
+        weight: torch.Tensor = getattr(self, name)[expert]
+        bias: torch.Tensor = getattr(self, f"{name}_bias")[expert]
+        return functional.linear(rows, mxfp4.expand(weight, rows.dtype)) + bias
+
+
 Quantized = QuantizedLinear | QuantizedEmbedding
 
 
@@ -77,6 +119,8 @@ def plain_shapes(module: Any) -> Mapping[str, tuple[int, int]]:
 
 def name_of_format(module: Any) -> str | None:
     """Return how the weights of a model's maps lie, the first one's; None = all are plain."""
+    if any(isinstance(part, PackedExperts) for part in module.modules()):
+        return mxfp4.NAME
     maps = (part.format.name for part in module.modules() if isinstance(part, QuantizedLinear))
     return next(maps, None)
 

@@ -57,7 +57,7 @@ def plan_stored(
     for name, tensor in iter_tensors(skeleton.module):
         if name not in origins:
             continue
-        if _is_plain(origins[name], tensor, stored):
+        if is_plain(origins[name], tensor, stored):
             names[name] = origins[name]
             continue
         maps[name] = _map_of(kind, origins[name], tensor, stored)
@@ -116,7 +116,8 @@ def whole_joins(module: Any, counts: Mapping[str, int | None], joined: Sequence[
     return {name: count for name, count in fitting.items() if name not in torn}
 
 
-def _is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:
+def is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:
+    """Return whether a plain weight lies in the files under this name. Raises ModelInvalid for another shape."""
     found = stored.get(name)
     if found is None or not can_convert(found.dtype, tensor.dtype):
         return False
@@ -128,5 +129,10 @@ def _is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:
 def _map_of(kind: StoredKind, name: str, tensor: torch.Tensor, stored: Stored) -> StoredMap:
     shape = tuple(tensor.shape)
     if len(shape) != 2 or not name.endswith(WEIGHT):
-        raise ModelInvalid(f"{name} is not in the files, or of a type that is no float; copy the files again")
+        raise not_there(name)
     return find_map(kind, name, shape, stored)
+
+
+def not_there(name: str) -> ModelInvalid:
+    """Return what is said of a weight that the files must have plain."""
+    return ModelInvalid(f"{name} is not in the files, or of a type that is no float; copy the files again")

@@ -23,6 +23,7 @@ from dormouse_worker.model.lean.build import joined_parameters
 from dormouse_worker.model.parallel.cut import cut, torn_weights
 from dormouse_worker.model.parallel.shards import Share
 from dormouse_worker.model.quantized.convert import convert
+from dormouse_worker.model.quantized.expert_plan import has_packed_experts, keep_saved_experts, plan_experts
 from dormouse_worker.model.quantized.gguf_plan import plan_gguf, require_generation
 from dormouse_worker.model.quantized.gguf_source import GgufSource
 from dormouse_worker.model.quantized.grouped import CHUNK
@@ -32,11 +33,12 @@ from dormouse_worker.model.quantized.stored import StoredSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
 from dormouse_worker.model.quantized.stored_plan import keep_saved, plan_stored
+from dormouse_worker.model.weights.dtypes import DTYPES, choose_dtype
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
 from dormouse_worker.model.weights.layout import plan_layout
 from dormouse_worker.model.weights.pretrained import PretrainedSource
-from dormouse_worker.model.weights.reader import STORED_DTYPES, CheckpointSource, can_convert
+from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
 from dormouse_worker.model.weights.report import collected, judge, wrong_shape
 from dormouse_worker.model.weights.sharded import check_shard
 from dormouse_worker.model.weights.skeleton import build_skeleton, computed_buffers, find_origins, iter_tensors
@@ -45,8 +47,6 @@ from dormouse_worker.model.weights.source import Contents, LoadReport, WeightSou
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.model.weights.strangers import Places
 from dormouse_worker.native.library import Missing, load_kernels
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class _StoredAs:
 
     kind: StoredKind | None  # None = plain, or as GGUF's tensors say
     keeps_bits: bool  # whether maps stay as they are, where they can
+    packs_experts: bool  # whether experts are in MXFP4, and stay so
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,13 @@ def load_weights(
     Raises WorkerError, or whatever transformers does; nothing is held then.
     """
     layout, stored_kind = layout or Layout(), read_kind(getattr(config, "quantization_config", None))
-    config = config if stored_kind is None else plain_config(config)
+    packs_experts = has_packed_experts(config, device)
+    config = plain_config(config) if packs_experts or stored_kind is not None else config
     is_stored = getattr(config, "quantization_config", None) is not None
     check_quantization(settings, layout, is_stored=is_stored, can_round=kind.rounds is not None)
     check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
     keeps_bits = kind is GENERATES and _has_kernels(settings, device)
-    plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits))
+    plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits, packs_experts))
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())
@@ -147,11 +149,11 @@ def _plan(
     stored_as: _StoredAs,
 ) -> _Plan:
     if settings.load_format == "dummy":
-        module = build_skeleton(config, _dtype(config, settings, {}), kind).module
+        module = build_skeleton(config, choose_dtype(config, settings, {}), kind).module
         return _finish(module, DummySource(settings.seed), settings, layout, kind)
     if settings.load_format == "sharded_state":
         return _plan_sharded(config, settings, files, layout, kind)
-    if files.gguf is not None or stored_as.kind is not None:
+    if files.gguf is not None or stored_as.kind is not None or stored_as.packs_experts:
         return _plan_stored(config, settings, files, layout, kind, stored_as)
     found = _plan_fast(config, settings, files.tensors, kind) or _plan_pretrained(config, settings, files, layout, kind)
     return _finish(*found, settings, layout, kind)
@@ -165,7 +167,7 @@ def _plan_stored(
     kind: ModelKind,
     stored_as: _StoredAs,
 ) -> _Plan:
-    dtype = _dtype(config, settings, files.tensors)
+    dtype = choose_dtype(config, settings, files.tensors)
     skeleton = build_skeleton(config, dtype, kind)
     num_parameters = _count(skeleton.module)
     keeps_bits = stored_as.keeps_bits and dtype in (torch.float32, torch.bfloat16)
@@ -176,6 +178,8 @@ def _plan_stored(
     if files.gguf is not None:
         require_generation(settings.task, kind)
         source = plan_gguf(skeleton, files.gguf, checkpoint, joined, torn)
+    elif stored_as.packs_experts:
+        source = plan_experts(skeleton, files.tensors, checkpoint)
     else:
         assert stored_as.kind is not None, "asked for by the plan"
         source = plan_stored(skeleton, stored_as.kind, files.tensors, checkpoint, joined, torn)
@@ -206,7 +210,7 @@ def _plan_fast(
     """Return None unless every tensor of the module lies in the files under its name and in its shape."""
     if getattr(config, "quantization_config", None) is not None:
         return None
-    skeleton = build_skeleton(config, _dtype(config, settings, stored), kind)
+    skeleton = build_skeleton(config, choose_dtype(config, settings, stored), kind)
     places = Places(skeleton.module)
     places.check_types(stored)
     if skeleton.tied & stored.keys():  # equal or not: transformers compares them, and goes by that
@@ -232,12 +236,13 @@ def _all_there(module: Any, origins: Mapping[str, str], stored: Mapping[str, Sto
 
 
 def _plan_sharded(config: Any, settings: EngineSettings, files: ModelFiles, layout: Layout, kind: ModelKind) -> _Plan:
-    module = build_skeleton(config, _dtype(config, settings, {}), kind).module
+    module = build_skeleton(config, choose_dtype(config, settings, {}), kind).module
     num_parameters, linears = _count(module), find_linears(module)
     if settings.quantization != NONE:
         convert(module, settings.quantization)
     else:
         keep_saved(module, files.tensors, layout)
+        keep_saved_experts(module, files.tensors)
     shares = cut(module, layout) if layout.world_size > 1 else {}
     extras = computed_buffers(module)
     slots = {slot.name: slot for slot in plan_layout(iter_tensors(module)).slots if slot.name not in extras}
@@ -278,15 +283,3 @@ def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles, k
     for found in findings:
         judge(found, module, files.path, files.tensors)
     return module
-
-
-def _dtype(config: Any, settings: EngineSettings, stored: Mapping[str, StoredTensor]) -> torch.dtype:
-    """Return what transformers would choose: the wanted type, the configuration's, the first one in the files."""
-    named = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
-    if settings.dtype in DTYPES:
-        return DTYPES[settings.dtype]
-    if named is not None:
-        dtype: torch.dtype = getattr(torch, named) if isinstance(named, str) else named
-        return dtype
-    in_files = (STORED_DTYPES.get(tensor.dtype) for tensor in stored.values())
-    return next((dtype for dtype in in_files if dtype is not None and dtype.is_floating_point), torch.float32)
