@@ -126,7 +126,8 @@ def reserved(cluster: Cluster, namespace: str, deployments: Deployments) -> Iter
     yield deployments
     for model in (FIRST, SECOND):
         deployments.delete(model)
-    cluster.kubectl("delete", "gpool", POOL, "-n", namespace)
+    # the pod does not go with its pool: that would take its minute, which a kubelet that began it does not shorten
+    cluster.kubectl("delete", "gpool", POOL, "-n", namespace, "--cascade=orphan")
     cluster.kubectl("delete", "pod", RESERVATION, "-n", namespace, "--ignore-not-found", "--grace-period=1")
     wait_until_none(lambda: deployments.everything() - before)
     cluster.kubectl("delete", "pvc", name, "-n", namespace)
