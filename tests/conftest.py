@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from dormouse_worker.common.host import lasting_objects
 from tests.recording import Recorder
 from tests.together import Together
 from tools.kubectl import Cluster
@@ -32,6 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(name))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Let no garbage collection look at libraries and tests: they stay, and to look at all of them takes a second."""
+    with lasting_objects():
+        return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Measure no coverage of property tests: it doubles their time, and examples reach all that they reach."""
@@ -44,6 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together | None:
     """Keep files together, and those together that share what there is once."""
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lasting_libraries() -> None:
+    """Freeze what imports and tests since then left, and all of it again where something thawed it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

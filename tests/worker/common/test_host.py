@@ -170,3 +170,4 @@ def test_what_is_frozen_is_not_looked_at_until_it_is_thawed():
     assert gc.get_freeze_count() > 0
     thaw_garbage_collector()
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # as it was

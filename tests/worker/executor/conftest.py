@@ -7,27 +7,9 @@ import sys
 
 import pytest
 
-from dormouse_worker.common.host import freeze_garbage_collector
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing import make_fake_worker, make_worker
-from dormouse_worker.executor.worker import bare_worker, rank_worker
 from dormouse_worker.model.testing import write_tiny_model
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lasting_libraries():
-    """Freeze what was there before the module's tests, and let no worker thaw it.
-
-    Workers collect garbage whenever they sleep or end: that takes a second where it looks at all libraries and tests
-    of this process, and no time where it looks at what a worker made.
-    """
-    gc.collect()
-    freeze_garbage_collector()
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (rank_worker, bare_worker):
-            for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
-                patch.setattr(module, name, lambda: None)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -23,18 +23,10 @@ from dormouse_worker.engine.controller import Controller
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
 from dormouse_worker.engine.testing import ManualClock
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.executor.worker import lone_worker
 from dormouse_worker.files.task_files import task_of
 from dormouse_worker.model.testing_pooling import write_tiny_classifier, write_tiny_encoder
 
 TEXTS = ([5, 6, 7], [9], [8, 7, 6])
-
-
-@pytest.fixture(autouse=True)
-def quick_ends(monkeypatch):
-    """See `lasting_libraries`."""
-    for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
-        monkeypatch.setattr(lone_worker, name, lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,8 @@ from dormouse_worker.model.testing import write_tiny_model
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lasting_libraries():
+def lasting_workers():
     """Let workers freeze and thaw: what they froze must go, too."""
-
-
-@pytest.fixture(autouse=True)
-def lasting_tests():
-    """Freeze nothing of the tests', for the same reason."""
 
 
 def tensor_bytes():

@@ -26,19 +26,11 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import AddWindow, WindowParams
 from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
 from dormouse_worker.executor.single_process import SingleProcessExecutor
-from dormouse_worker.executor.worker import lone_worker
 from dormouse_worker.files.speech_files import read_speech
 from dormouse_worker.front.speech.segments import Span, cut
 from dormouse_worker.model.testing_speech import RATE_HZ, heard, write_whisper
 
 PLACES = 3
-
-
-@pytest.fixture(autouse=True)
-def quick_ends(monkeypatch):
-    """See `lasting_libraries`."""
-    for name in ("freeze_garbage_collector", "thaw_garbage_collector"):
-        monkeypatch.setattr(lone_worker, name, lambda: None)
 
 
 @pytest.fixture(scope="module")
