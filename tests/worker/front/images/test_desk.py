@@ -84,9 +84,12 @@ async def test_an_image_is_a_file_that_is_kept_for_the_next_question(open_desk):
 
 async def test_nobody_learns_whether_another_tenant_sent_the_image(open_desk):
     desk = open_desk()
-    await look(desk, ONE, salt="a")
-    await look(desk, ONE, salt="b")
+    of_a, of_b, of_nobody = [(await look(desk, ONE, salt=salt)).images[0] for salt in ("a", "b", "")]
     assert desk.files.num_hits == 0
+    assert len({of_a.digest, of_b.digest, of_nobody.digest}) == 3, "the engine shares no rows, either"
+    of_a.num_users = 0
+    desk.files._evict(0)
+    assert (await look(desk, ONE, salt="a")).images[0].digest == of_a.digest
 
 
 async def test_one_alone_is_another_image_than_among_several_where_the_model_says_so(open_desk):

@@ -151,7 +151,8 @@ class ImageDesk:
         try:
             told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, image, key)))
             facts = ImageFacts(told["shapes"], told["values"])
-            self.files.add(key, ProcessedImage(making.target, told["num_bytes"], bytes.fromhex(told["digest"]), facts))
+            digest = _salted(bytes.fromhex(told["digest"]), key.salt)
+            self.files.add(key, ProcessedImage(making.target, told["num_bytes"], digest, facts))
         finally:
             if self._making.get(key) is making:
                 del self._making[key]
@@ -196,6 +197,11 @@ def _setup(spec: VisionSpec, limits: ImageLimits, budget_bytes: int) -> dict[str
         "max_tensor_bytes": min(limits.max_tensor_bytes, budget_bytes),
         "seconds": limits.seconds,
     }
+
+
+def _salted(digest: bytes, salt: str) -> bytes:
+    """Return the name of an image's rows: who may not share prefixes shares none, nor learns from their time."""
+    return hashlib.sha256(digest + salt.encode()).digest() if salt else digest
 
 
 async def _sha256(image: bytes) -> bytes:

@@ -31,7 +31,7 @@ class ProcessedImage:
 
     path: Path
     num_bytes: int
-    digest: bytes
+    digest: bytes  # of its pixels, how they are processed, and the salt
     facts: ImageFacts
     num_users: int = 0
 
