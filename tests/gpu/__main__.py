@@ -25,8 +25,9 @@ def find_our_folders() -> None:
         sys.modules[name] = folder
 
 
+find_our_folders()  # also in a process that this one spawns, which imports it under another name
+
 if __name__ == "__main__":
-    find_our_folders()
     from tests.gpu.program import main
 
     sys.exit(main(sys.argv[1:]))

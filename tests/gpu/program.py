@@ -1,6 +1,8 @@
-"""Runs cases one after the other: a line for each with its seconds, a table at the end, and the rows as JSON.
+"""Runs cases: a line for each with its seconds, a table at the end, and the rows as JSON.
 
-The file is written after every case, so that what was found is there even if the next one kills the process.
+On a GPU those that measure it come first, one after the other, and then all that only ask what is computed, each in a
+process of its own: a lent machine has more cores than time. The file is written after every case, so that what was
+found is there even if the next one kills the process.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +50,7 @@ class Case:
     name: str
     run: Callable[[Kit], list[Row]]
     needs_gpu: bool = False
+    is_apart: bool = False  # others may use the device meanwhile: it measures neither memory nor time
 
 
 @dataclass(frozen=True)
@@ -65,15 +70,15 @@ PROGRAMS = {
             Case("cycles", sleep_cases.cycles),
             Case("crowded", sleep_cases.neighbour_takes_all),
             Case("profile", profile_case.run, needs_gpu=True),
-            Case("parity", parity_case.run),
-            Case("ahead", ahead_case.run),
-            Case("bound", bound_case.run),
-            Case("adapters", adapter_case.run),
-            Case("drafts", draft_case.run),
-            Case("quantized", quantized_case.run),
-            Case("tasks", task_case.run),
-            Case("swap", swap_case.run),
-            Case("attention", attention_case.run),  # last: it compiles for minutes, and may use all that are left
+            Case("parity", parity_case.run, is_apart=True),
+            Case("ahead", ahead_case.run, is_apart=True),
+            Case("bound", bound_case.run, is_apart=True),
+            Case("adapters", adapter_case.run, is_apart=True),
+            Case("drafts", draft_case.run, is_apart=True),
+            Case("quantized", quantized_case.run, is_apart=True),
+            Case("tasks", task_case.run, is_apart=True),
+            Case("swap", swap_case.run, is_apart=True),
+            Case("attention", attention_case.run, is_apart=True),
         ),
         rows_must_hold=True,
     ),
@@ -130,18 +135,46 @@ def run_program(program: Program, kit: Kit, *, only: Sequence[str] = (), out: Pa
     print(f"on {kit.name}{beside}", flush=True)
     folder = out or (RESULTS_DIR if kit.is_gpu and not only else None)
     outcomes: list[Outcome] = []
-    for case in program.cases:
-        if only and case.name not in only:
-            continue
-        if case.needs_gpu and not kit.is_gpu:
-            print(f"{case.name:12} left out: it needs a GPU", flush=True)
-            continue
-        outcomes.append(_run(case, kit, rows_must_hold=program.rows_must_hold))
+    for outcome in _outcomes(program, kit, only):
+        outcomes.append(outcome)
         if folder is not None:
             rows = [row for outcome in outcomes for row in outcome.rows]
             write_results(program.result, rows, folder, where=f"{kit.name}, {machine()}")
     print_table([row for outcome in outcomes for row in outcome.rows], Console(width=TABLE_CHARS))
     return _judge(outcomes, rows_must_hold=program.rows_must_hold)
+
+
+def _outcomes(program: Program, kit: Kit, only: Sequence[str]) -> Iterator[Outcome]:
+    cases = []
+    for case in program.cases:
+        if case.needs_gpu and not kit.is_gpu and (not only or case.name in only):
+            print(f"{case.name:12} left out: it needs a GPU", flush=True)
+        elif not only or case.name in only:
+            cases.append(case)
+    apart = [case for case in cases if case.is_apart and kit.is_gpu and not only]
+    for case in cases:
+        if case not in apart:
+            yield _run(case, kit, rows_must_hold=program.rows_must_hold)
+    yield from run_apart(program.result, apart)
+
+
+def run_apart(result: str, cases: Sequence[Case]) -> Iterator[Outcome]:
+    """Run cases of the program with this result side by side; yield what becomes of each, also of one that dies."""
+    spawn = multiprocessing.get_context("spawn")
+    processes = {case.name: ProcessPoolExecutor(1, mp_context=spawn) for case in cases}
+    waiting = {process.submit(_be_case, result, name): name for name, process in processes.items()}
+    for done in as_completed(waiting):
+        error = done.exception()
+        yield done.result() if error is None else Outcome(waiting[done], (), f"{type(error).__name__}: {error}")
+    for process in processes.values():
+        process.shutdown()
+
+
+def _be_case(result: str, name: str) -> Outcome:
+    """Run one case in this process."""
+    (program,) = (program for program in PROGRAMS.values() if program.result == result)
+    (case,) = (case for case in program.cases if case.name == name)
+    return _run(case, find_kit(), rows_must_hold=program.rows_must_hold)
 
 
 def _run(case: Case, kit: Kit, *, rows_must_hold: bool) -> Outcome:

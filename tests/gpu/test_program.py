@@ -11,7 +11,7 @@ from bench.results import AtLeast, AtMost, Row
 from tests.gpu.attention_case import run_until, to_rows
 from tests.gpu.attention_cases import Result
 from tests.gpu.device_kit import FakeKit, NeighbourProcess
-from tests.gpu.program import PROGRAMS, Case, Outcome, Program, missed, run_program
+from tests.gpu.program import PROGRAMS, Case, Outcome, Program, missed, run_apart, run_program
 from tools.bootstrap import ROOT
 
 GOOD = Case("good", lambda _: [Row("one", 1, "", goal=AtLeast(1))])
@@ -99,6 +99,16 @@ def test_attention_stops_in_time_and_counts_each_result_once():
     )
     assert results == [Result("a", "x", None), bits, Result("a", "y", None)]
     assert num_left_out == 1
+
+
+@pytest.mark.timeout(300)  # each process imports all that a GPU would run, on a machine that may be busy
+def test_cases_run_apart_and_one_that_can_not_hinders_no_other():
+    outcomes = {
+        outcome.name: outcome for outcome in run_apart("gpu-test", [Case("spike", None), Case("unknown", None)])
+    }
+    assert missed(outcomes["spike"]) == []
+    assert outcomes["spike"].rows
+    assert outcomes["unknown"].error.startswith("ValueError: not enough values")
 
 
 def test_the_programs_have_the_cases_that_the_documents_name():

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from dormouse_worker.common.errors import InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
 from dormouse_worker.model.device.arena import Arena
-from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device, open_memory
+from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device, open_memory, with_libraries
 from dormouse_worker.model.device.cuda_calls import CudaCalls
 from dormouse_worker.model.device.cuda_driver import CudaDriver
 from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.nvml_memory import Found, find_device
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing_cuda import GRANULARITY, FakeCudaBindings, view_host_memory
-from dormouse_worker.model.memory.accounting import CONTEXT_BYTES, Change
+from dormouse_worker.model.memory.accounting import CONTEXT_BYTES, LIBRARIES_BYTES, Change
 
 TOTAL = 64 << 20
 
@@ -146,6 +146,19 @@ def test_a_context_that_can_not_be_measured_is_guessed(bindings, free_bytes):
     """Nobody reads, or the neighbour frees all the time, so that it seems to cost less than nothing."""
     assert open_memory(CudaCalls(bindings), 0, free_bytes)[1] == Change(CONTEXT_BYTES, is_certain=False)
     assert bindings.has_context
+
+
+@pytest.mark.parametrize(
+    ("libraries", "expected"),
+    [
+        (Change(20, is_certain=True), Change(CONTEXT + 20, is_certain=True)),
+        (Change(20, is_certain=False), Change(CONTEXT + 20, is_certain=False)),
+        (Change(-1, is_certain=True), Change(CONTEXT + LIBRARIES_BYTES, is_certain=False)),
+        (Change(2 << 30, is_certain=True), Change(CONTEXT + LIBRARIES_BYTES, is_certain=False)),
+    ],
+)
+def test_what_libraries_load_counts_with_the_context_or_is_guessed(libraries, expected):
+    assert with_libraries(Change(CONTEXT, is_certain=True), libraries) == expected
 
 
 class FakeNvml:

@@ -9,6 +9,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.memory.arithmetic import (
     DEFAULT_KV_CACHE_BYTES,
     GRAPH_BYTES_PER_LAYER,
+    GRAPH_STREAM_BYTES,
     Limit,
     Measured,
     choose_limit,
@@ -83,7 +84,11 @@ def test_a_devices_memory_is_divided_wherever_the_weights_lie(arena, torch, acti
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
-    [((), 0), ((1,), 2 * GRAPH_BYTES_PER_LAYER + 10), ((1, 2, 8), 3 * 2 * GRAPH_BYTES_PER_LAYER + 80)],
+    [
+        ((), 0),
+        ((1,), GRAPH_STREAM_BYTES + 2 * GRAPH_BYTES_PER_LAYER + 10),
+        ((1, 2, 8), GRAPH_STREAM_BYTES + 3 * 2 * GRAPH_BYTES_PER_LAYER + 80),
+    ],
 )
 def test_graphs_are_guessed_from_their_number_and_the_largest(sizes, expected):
     assert estimate_graph_bytes(sizes, num_layers=2, row_bytes=10) == expected

@@ -15,6 +15,7 @@ EXACT = "kvCacheMemory"  # what bounds the cache where its size was set
 BUDGET = "device memory budget"  # what bounds it where a grant, or the flag, leaves less than the share
 ROUNDING_BYTES = 4 << 20  # of a budget, kept back: the cache's memory comes in whole pages of 2 MiB, its pools aligned
 GRAPH_BYTES_PER_LAYER = 256 << 10  # of one CUDA graph
+GRAPH_STREAM_BYTES = 32 << 20  # cuBLAS's workspace for the stream that records them
 
 
 class Words(NamedTuple):
@@ -110,10 +111,12 @@ def split_device_measurement(
 def estimate_graph_bytes(sizes: Sequence[int], *, num_layers: int, row_bytes: int) -> int:
     """Return what CUDA graphs of these batch sizes will take: guessed, until they are captured and measured.
 
-    One pool for all, as large as the largest batch's output (`row_bytes` a sequence); and each graph's own nodes, whose
-    bytes are those that vLLM's users report: 0.48 GiB for 67 graphs of a model with 28 layers.
+    One pool for all, as large as the largest batch's output (`row_bytes` a sequence); their stream's workspace; and the
+    graphs' own nodes, whose bytes are those that vLLM's users report: 0.48 GiB for 67 graphs of a model with 28 layers.
     """
-    return len(sizes) * num_layers * GRAPH_BYTES_PER_LAYER + max(sizes, default=0) * row_bytes
+    if not sizes:
+        return 0
+    return GRAPH_STREAM_BYTES + len(sizes) * num_layers * GRAPH_BYTES_PER_LAYER + max(sizes) * row_bytes
 
 
 def usable_bytes(settings: EngineSettings, total_bytes: int, device: str) -> int:
