@@ -14,6 +14,7 @@ from dormouse_worker.model.speech.loader import load_speech
 from dormouse_worker.model.speech.network import Network
 from dormouse_worker.model.testing_speech import write_whisper
 from dormouse_worker.native.library import Missing, load_kernels
+from tests.worker.model.quantized.checkpoints import quantize_model
 
 NUM_PLACES = 3
 PROMPTS = ([1, 2, 3], [4, 5, 6, 7, 8])
@@ -37,6 +38,21 @@ def load(directory):
     yield made
     for model in loaded:
         model.weights.close()
+
+
+class OldGpu(CpuDevice):
+    """What has no arithmetic of 8 bits, and computes on the CPU."""
+
+    capability = (8, 0)
+
+
+def test_weights_of_other_tools_ask_nothing_of_a_device(tmp_path):
+    """They are plain ones there: we read them."""
+    plain = quantize_model(write_whisper(tmp_path), "fp8")
+    model = load_speech(EngineSettings(model=str(tmp_path), dtype="float32"), OldGpu(Host()))
+    name = "model.decoder.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(model.network.module.get_parameter(name), plain[name], atol=1e-6, rtol=1e-6)
+    model.weights.close()
 
 
 @pytest.fixture

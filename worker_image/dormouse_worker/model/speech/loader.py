@@ -19,6 +19,7 @@ from dormouse_worker.model.architecture import check_known
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
+from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.speech.cache import Sizes
 from dormouse_worker.model.speech.native import choose_arithmetic
 from dormouse_worker.model.speech.network import Network
@@ -74,7 +75,7 @@ def load_speech(settings: EngineSettings, device: Device) -> LoadedSpeech:
         config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
             files.path, local_files_only=True, trust_remote_code=False
         )
-        check_device(device.name, device.capability, settings.dtype, files.config)
+        check_device(device.name, device.capability, settings.dtype, without_own(files.config))
         kind = ModelKind(AutoModelForSpeechSeq2Seq, lambda: "sdpa", rounds=_meets_tokens)
         loaded = load_weights(config, settings, device, files, kind=kind)
     logger.info("%s: %s", files.path, loaded.report)
