@@ -8,6 +8,7 @@ POOL = {"name": "shared"}
 STORE = {"size": "1Gi"}
 ROLES = {"prefill": {"replicas": 2}}
 DRAFT = "pvc://drafts/small"
+TOLD = {"subscribers": [{"podLabels": {"app": "router"}}]}
 WITH_VLLM = {"image": "worker-vllm:1", "engine": {"runtime": "vllm", "device": "cpu"}}
 NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal names
     ({"engine": {"device": "cuda"}}, "engine.device"),
@@ -19,6 +20,7 @@ NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal name
     ({"engine": {"speculation": {"method": "ngram"}}}, "engine.speculation.method"),
     ({"engine": {"enableLora": True}}, "engine.enableLora"),
     ({"engine": {"kvStore": STORE}}, "engine.kvStore"),
+    ({"serving": {"kvEvents": TOLD}}, "serving.kvEvents"),
     ({"engine": {"swapSpace": "1Gi"}}, "engine.swapSpace"),
     ({"engine": {"compileSizes": [1]}}, "engine.compileSizes"),
     ({"engine": {"prefaultKvCache": True}}, "engine.prefaultKvCache"),
@@ -106,6 +108,14 @@ REFUSED = [
         {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},
         ["spec.engine.speculation.method", "spec.engine.maxNumSeqs of at least 2"],
     ),
+    ({"serving": {"kvEvents": {}}}, ["spec.serving.kvEvents.subscribers", "Required"]),
+    ({"serving": {"kvEvents": {"subscribers": []}}}, ["spec.serving.kvEvents.subscribers", "at least 1"]),
+    ({"serving": {"kvEvents": {"subscribers": [{}]}}}, ["spec.serving.kvEvents.subscribers[0]", "at least 1"]),
+    (
+        {"serving": {"kvEvents": TOLD}, "engine": {"enablePrefixCaching": False}},
+        ["spec.serving.kvEvents", "enablePrefixCaching"],
+    ),
+    ({"serving": {"kvEvents": TOLD}, "task": "embed"}, ["spec.serving.kvEvents", "transcribe do not"]),
     ({"engine": {"kvStore": {}}}, ["spec.engine.kvStore.size", "Required"]),
     ({"engine": {"kvStore": {"size": "64Ki"}}}, ["spec.engine.kvStore.size", "64Ki"]),
     ({"engine": {"kvStore": {"size": "1Gi", "claimName": "../a"}}}, ["spec.engine.kvStore.claimName"]),

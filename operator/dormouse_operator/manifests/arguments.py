@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.manifests.inference_pool import LOCAL_SOCKET
+from dormouse_operator.manifests.kv_events import events_config
 from dormouse_operator.manifests.kv_store import store_flags
 from dormouse_operator.model import Deployment, Engine
 from dormouse_operator.model.wanted import VLLM
@@ -47,6 +48,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--max-cpu-loras": engine.max_cpu_loras,
         "--profile-cache": _PROFILE_CACHE,
         **store_flags(engine.kv_store),
+        "--kv-events-config": events_config(deployment),
         "--local-socket": LOCAL_SOCKET if deployment.serving.inference_pool else None,
         "--seed": engine.seed,
         "--drain-timeout": deployment.lifecycle.drain_timeout_s,

@@ -14,6 +14,7 @@ from typing import Any
 from dormouse_api.names import INFERENCE_PORT
 from dormouse_operator.manifests.common import Manifest, group_pods_selector, is_owned, labels_of, metadata_of
 from dormouse_operator.manifests.inference_pool import http_ingress
+from dormouse_operator.manifests.kv_events import events_ingress
 from dormouse_operator.model import Arrows, ChildState, Deployment, Pod
 from dormouse_operator.parse import as_stored
 
@@ -37,6 +38,7 @@ def _spec(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod]) -> Manife
     ingress, egress = [*arrows.ingress], [*arrows.egress]
     if deployment.serving.inference_pool:
         ingress.append(http_ingress())
+    ingress += events_ingress(deployment.serving)
     if deployment.engine.kv_store is not None:
         doors = [{"protocol": "TCP", "port": INFERENCE_PORT}]
         ingress.append({"from": [{"podSelector": all_pods}], "ports": doors})

@@ -23,6 +23,7 @@ from dormouse_operator.manifests.download import cache_mount, cache_volume, down
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
 from dormouse_operator.manifests.inference_pool import http_container
+from dormouse_operator.manifests.kv_events import events_environment
 from dormouse_operator.manifests.kv_store import store_environment, store_mount, store_volume
 from dormouse_operator.manifests.memory import with_memory_request
 from dormouse_operator.manifests.queue import admit_together
@@ -179,6 +180,7 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
             {"name": "DORMOUSE_GATEWAY_KEY", "value": defaults.gateway_key},
             *([{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []),
             *store_environment(deployment.engine.kv_store),
+            *events_environment(deployment.serving),
             *({"name": name, "value": value} for name, value in defaults.environment.items()),
         ],
         "ports": [

@@ -72,6 +72,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "hub": _hub_part(deployment.model.hub),
         **ranks,
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
+        **({"kv_events": True} if deployment.serving.kv_subscribers else {}),
         **({"adapter_claims": claims} if claims else {}),
         **({"adapter_secrets": secrets} if secrets else {}),
         **_store_part(deployment.engine),

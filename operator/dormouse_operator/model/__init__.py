@@ -33,6 +33,7 @@ from dormouse_operator.model.running import (
     Worker,
     WorkerState,
 )
+from dormouse_operator.model.serving import Serving, Subscriber
 from dormouse_operator.model.wanted import (
     AdaptersKey,
     AnyKey,
@@ -53,7 +54,6 @@ from dormouse_operator.model.wanted import (
     Rollout,
     Scaling,
     SecretKey,
-    Serving,
     SleepLevel,
     Strategy,
 )
@@ -114,6 +114,7 @@ __all__ = [
     "Serving",
     "SleepLevel",
     "Strategy",
+    "Subscriber",
     "Turn",
     "Worker",
     "WorkerState",

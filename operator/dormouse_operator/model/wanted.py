@@ -10,6 +10,7 @@ from dormouse_operator.model.adapters import Adapter
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.model.recorded import RecordedStatus
 from dormouse_operator.model.roles import Roles
+from dormouse_operator.model.serving import OWN_GATEWAYS, Serving
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 SleepLevel = Literal[1, 2, 3]
@@ -241,7 +242,6 @@ class Scaling:
 
 
 Strategy = Literal["Surge", "SleepSwap"]
-FailureMode = Literal["FailClose", "FailOpen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +252,6 @@ class Rollout:
     max_surge: int | str = "25%"
     max_unavailable: int | str = 0
     progress_deadline_s: int = 1800
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """To whom else than our own gateways workers answer."""
-
-    inference_pool: bool = False  # to gateways of the Gateway API that ask our picker
-    failure_mode: FailureMode = "FailClose"  # what these do while no picker answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +275,7 @@ class Deployment:
     scaling: Scaling | None = None  # None: others write `replicas`
     mutual_tls: bool = False  # the operator's setting, not the user's: workers prove themselves by certificates
     adapters: tuple[Adapter, ...] = ()  # by name; once `adapter_sets.merge` saw them, those of InferenceAdapters, too
-    serving: Serving = Serving()
+    serving: Serving = OWN_GATEWAYS
     adapter_claims: tuple[str, ...] = ()  # that InferenceAdapters may lie in, beside those of its own adapters
     adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
     roles: Roles | None = None  # None: all replicas do the same

@@ -19,6 +19,7 @@ _RULES: tuple[tuple[str, str, Callable[[Deployment], object]], ...] = (
     ("engine.speculation.method", "off", lambda wanted: wanted.engine.speculation_method == "off"),
     ("engine.enableLora", "false", lambda wanted: not wanted.engine.enable_lora),
     ("engine.kvStore", "left out", lambda wanted: wanted.engine.kv_store is None),
+    ("serving.kvEvents", "left out", lambda wanted: not wanted.serving.kv_subscribers),
     ("engine.swapSpace", "0", lambda wanted: not wanted.engine.swap_space_bytes),
     ("engine.compileSizes", "empty", lambda wanted: not wanted.engine.compile_sizes),
     ("engine.prefaultKvCache", "false", lambda wanted: not wanted.engine.prefault_kv_cache),

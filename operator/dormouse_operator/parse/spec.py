@@ -21,7 +21,6 @@ from dormouse_operator.model import (
     Rollout,
     Scaling,
     SecretKey,
-    Serving,
 )
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapters, parse_names
@@ -30,6 +29,7 @@ from dormouse_operator.parse.queues import with_queue
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.roles import parse_roles
 from dormouse_operator.parse.runtimes import require_fitting_runtime
+from dormouse_operator.parse.serving import parse_serving
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
@@ -75,7 +75,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         ),
         adapter_claims=parse_names(spec.get("adapterClaims") or ()),
         adapter_secrets=parse_names(spec.get("adapterSecrets") or ()),
-        serving=_parse_serving(spec.get("serving") or {}),
+        serving=parse_serving(spec),
         roles=parse_roles(spec),
         canary=_parse_canary(raw),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
@@ -155,10 +155,6 @@ def _parse_secret(reference: Raw | None, *, default_key: str) -> SecretKey | Non
 def _hub_path(hub: Hub) -> str:
     """Return where the downloader puts it; a revision such as refs/pr/1 is one directory."""
     return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}{hub.file and f':{hub.file}'}"
-
-
-def _parse_serving(serving: Raw) -> Serving:
-    return Serving(bool(serving.get("inferencePool", False)), serving.get("failureMode", "FailClose"))
 
 
 def _parse_placement(spec: Raw, labels: Raw | None) -> Placement:

@@ -116,7 +116,7 @@ class Front:
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
         spawn_for, served = self._images.spawning(grants.spawning(spawn_for)), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
-        self.worker.kv_events = make_publisher(settings.kv_events, seams.clock)
+        self.worker.kv_events = make_publisher(settings.kv_events, seams.clock, settings.environ)
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
         conductor = SleepConductor(self.worker, turns)

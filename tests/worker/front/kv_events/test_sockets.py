@@ -11,9 +11,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from dormouse_worker.common.kv_events import KvEventsConfig
-from dormouse_worker.front.kv_events.publisher import Kept
-from dormouse_worker.front.kv_events.sockets import END, MAX_REPLAYS, ZmqSockets
+from dormouse_worker.common.kv_events import OFF, KvEventsConfig
+from dormouse_worker.front.kv_events.publisher import Kept, NoPublisher
+from dormouse_worker.front.kv_events.sockets import END, MAX_REPLAYS, ZmqSockets, make_publisher
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -48,7 +48,7 @@ async def opened(kept=(), **fields):
 
     config = KvEventsConfig(enable_kv_cache_events=True, endpoint=ANY, replay_endpoint=ANY, **fields)
     time = HurriedTime()
-    sockets, context = ZmqSockets(config, clock=time, sleep=time.sleep), zmq.asyncio.Context()
+    sockets, context = ZmqSockets(config, config.topic, clock=time, sleep=time.sleep), zmq.asyncio.Context()
 
     def connect(kind, *, room=1000):
         socket = context.socket(kind)
@@ -178,3 +178,10 @@ async def test_others_are_connected_to_where_the_address_is_somebodys():
     assert (await router.recv_multipart())[2] == b"hello"
     await sockets.close()
     context.destroy(linger=0)
+
+
+async def test_a_topic_has_the_pods_address_in_its_place():
+    config = KvEventsConfig(enable_kv_cache_events=True, endpoint=ANY, topic="kv@{DORMOUSE_POD_IP}@m")
+    publisher = make_publisher(config, HurriedTime(), {"DORMOUSE_POD_IP": "10.1.2.3"})
+    assert publisher._transport._topic == b"kv@10.1.2.3@m"
+    assert type(make_publisher(OFF, HurriedTime(), {})) is NoPublisher

@@ -30,6 +30,7 @@ DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same o
 DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_KEY and DORMOUSE_GATEWAY_KEY are the public keys by which tickets of these two roles are known, made
 out to DORMOUSE_POD_UID (none = nobody has the role);
+DORMOUSE_POD_IP stands for {DORMOUSE_POD_IP} in the topic of KV events;
 DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both gRPC ports let in only callers with a
 certificate of the same authority, and renewed files are taken while it serves.
 STAND_IN_DEVICES names a folder of stand-ins for GPUs, for tests and demos: to --device cuda they are the machine's.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLAG = "--kv-events-config"
+POD_IP = "DORMOUSE_POD_IP"  # whose value stands for its name in braces in a topic
 MAX_QUESTION_BYTES = 1024  # a longer one, or a longer topic, ends its connection
 MAX_REPLAYS = 8  # at once; who asks for one more hears nothing
 REPLAY_HWM = 64  # batches that wait for one asker
@@ -35,9 +36,12 @@ KEEPALIVE_S = 60
 END = (-1).to_bytes(8, "big", signed=True)
 
 
-def make_publisher(config: KvEventsConfig, clock: Callable[[], float]) -> NoPublisher:
+def make_publisher(config: KvEventsConfig, clock: Callable[[], float], environ: Mapping[str, str]) -> NoPublisher:
     """Return what the settings ask for; it does nothing before it is started."""
-    return Publisher(ZmqSockets(config, clock=clock), config, time.time) if config.is_on else NoPublisher()
+    if not config.is_on:
+        return NoPublisher()
+    topic = config.topic.replace(f"{{{POD_IP}}}", environ.get(POD_IP, ""))
+    return Publisher(ZmqSockets(config, topic, clock=clock), config, time.time)
 
 
 class ZmqSockets:
@@ -46,12 +50,13 @@ class ZmqSockets:
     def __init__(
         self,
         config: KvEventsConfig,
+        topic: str = "",
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._config, self._clock, self._sleep = config, clock, sleep
-        self._topic = config.topic.encode()
+        self._topic = topic.encode()
         self._context: zmq.Context[Any] | None = None
         self._publisher: zmq.Socket[Any] | None = None
         self._answerer: zmq.asyncio.Socket | None = None
@@ -107,7 +112,7 @@ class ZmqSockets:
         socket.set(zmq.SNDHWM, hwm)
         socket.set(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
         socket.set(zmq.LINGER, 0)
-        socket.set(zmq.IPV6, int("[" in endpoint))
+        socket.set(zmq.IPV6, int("[" in endpoint or "//*" in endpoint))  # a * is every address of both families
         socket.set(zmq.TCP_KEEPALIVE, 1)  # a peer that vanished keeps no batches
         socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
         try:
