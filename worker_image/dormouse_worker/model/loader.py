@@ -46,6 +46,7 @@ from dormouse_worker.model.vision.families import (
     num_deep,
 )
 from dormouse_worker.model.vision.tower import ImageTower
+from dormouse_worker.model.vision.widened import is_better_widened
 from dormouse_worker.model.weights.kind import GENERATES, SEES
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.native.library import load_kernels
@@ -145,6 +146,7 @@ def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower 
         dtype=dtype,
         device=device.torch_device,
         needed=frozenset(family.largest(module.config)),
+        is_widened=is_better_widened(device.torch_device, dtype),
     )
 
 

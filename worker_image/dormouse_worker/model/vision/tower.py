@@ -17,6 +17,7 @@ from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.model.promised_files import read_promised
 from dormouse_worker.model.vision.families import Tensors, VisionFamily
 from dormouse_worker.model.vision.small_steps import SmallSteps
+from dormouse_worker.model.vision.widened import Widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class ImageTower:
     dtype: torch.dtype
     device: torch.device
     needed: frozenset[str]  # names of the tensors that an image has
+    is_widened: bool = False  # computed in float32, whatever `dtype` its weights and rows have
 
     @property
     def row_size(self) -> int:
@@ -53,7 +55,10 @@ class ImageTower:
     def compute(self, tensors: Tensors) -> torch.Tensor:
         """Return the rows [n, row_size] of what a processor made of one image."""
         moved = {name: self._moved(tensor) for name, tensor in tensors.items()}
-        with SmallSteps() if self.device.type == "cpu" else nullcontext():
+        with (
+            SmallSteps() if self.device.type == "cpu" else nullcontext(),
+            Widened() if self.is_widened else nullcontext(),
+        ):
             features = self.module.model.get_image_features(**moved)
         layers = [features.pooler_output, *(features.deepstack_features if self.num_deep else ())]
         return torch.cat([self._joined(layer) for layer in layers], dim=1).to(self.dtype)
