@@ -45,39 +45,32 @@ GPU_PLAN = Plan(LLAMA_8B, (1, 2, 4, 8, 16, 32, 64, 128, 256), 512, 8192, 20 * GI
 FAKE_PLAN = Plan(TINY, (1, 2), 64, 128, 4 * MIB)
 
 
-def run(kit: Kit) -> list[Row]:
+def run(kit: Kit) -> Iterator[Row]:
     """Measure everything. The device is not touched by this process before the cold start."""
     age_s = process_age_s()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(PROGRAM), "large-model", folder]
         subprocess.run(command, check=True)  # in a process of its own, which leaves this one's start cold
-        return measure(kit, GPU_PLAN if kit.is_gpu else FAKE_PLAN, Path(folder), age_s)
+        yield from measure(kit, GPU_PLAN if kit.is_gpu else FAKE_PLAN, Path(folder), age_s)
 
 
-def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> list[Row]:
-    """Measure the model in the directory; `age_s` is what this process took before it could begin."""
+def measure(kit: Kit, plan: Plan, directory: Path, age_s: float) -> Iterator[Row]:
+    """Yield each part's rows once it is measured; `age_s` is what this process took before it could begin."""
     worker, cold_s = _cold_start(kit, plan, directory)
-    recording = worker.recording
     try:
-        decode_s, ahead_s = (
-            {n: step_s(worker, n, plan.context, BLOCK_SIZE) for n in plan.batch_sizes}
-            for step_s in (decode_step_s, decode_ahead_step_s)
-        )
-        prompt_s = prefill_s(worker, plan.prompt, BLOCK_SIZE)
-        naps = [_nap(worker, level) for level in H2D_SHARES]
+        yield from _cold_rows({"interpreter and imports": age_s, **cold_s})
+        yield from _graph_rows(worker.recording)
+        limits = measure_limits(kit)
+        kit.tidy()
+        yield from _limit_rows(limits)
+        for level in H2D_SHARES:
+            yield from _nap_rows(_nap(worker, level), limits)
+        for what, step_s in (("decode", decode_step_s), ("decode ahead", decode_ahead_step_s)):
+            seconds = {n: step_s(worker, n, plan.context, BLOCK_SIZE) for n in plan.batch_sizes}
+            yield from _decode_rows(what, plan, limits, seconds)
+        yield _prefill_row(plan, limits, prefill_s(worker, plan.prompt, BLOCK_SIZE))
     finally:
         worker.shutdown()
-    kit.tidy()
-    limits = measure_limits(kit)
-    return [
-        *_limit_rows(limits),
-        *_cold_rows({"interpreter and imports": age_s, **cold_s}),
-        *_graph_rows(recording),
-        *_decode_rows("decode", plan, limits, decode_s),
-        *_decode_rows("decode ahead", plan, limits, ahead_s),
-        _prefill_row(plan, limits, prompt_s),
-        *(row for nap in naps for row in _nap_rows(nap, limits)),
-    ]
 
 
 def be_model_writer(directory: str) -> int:

@@ -13,7 +13,7 @@ import gc
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +48,7 @@ class Case:
     """One question to the device."""
 
     name: str
-    run: Callable[[Kit], list[Row]]
+    run: Callable[[Kit], Iterable[Row]]
     needs_gpu: bool = False
     is_apart: bool = False  # others may use the device meanwhile: it measures neither memory nor time
 
@@ -178,15 +178,16 @@ def _be_case(result: str, name: str) -> Outcome:
 
 
 def _run(case: Case, kit: Kit, *, rows_must_hold: bool) -> Outcome:
-    """Run one case, whatever it raises."""
-    started_s = time.monotonic()
+    """Run one case, whatever it raises; rows that came before that are kept."""
+    started_s, words = time.monotonic(), ""
+    rows: list[Row] = []
+    has_goals = kit.is_gpu or rows_must_hold  # what a GPU shall reach in speed is no goal of this machine
     try:
-        outcome = Outcome(case.name, tuple(case.run(kit)))
-        if not (kit.is_gpu or rows_must_hold):  # what a GPU shall reach is no goal of this machine
-            outcome = replace(outcome, rows=tuple(replace(row, goal=None) for row in outcome.rows))
+        rows.extend(row if has_goals else replace(row, goal=None) for row in case.run(kit))
     except Exception as error:  # noqa: BLE001  the other cases shall still run
         traceback.print_exc()
-        outcome = Outcome(case.name, (), f"{type(error).__name__}: {error}")
+        words = f"{type(error).__name__}: {error}"
+    outcome = Outcome(case.name, tuple(rows), words)
     verdict = outcome.error or ("as it must be" if not missed(outcome) else "; ".join(missed(outcome)))
     print(f"{case.name:12} {time.monotonic() - started_s:7.1f} s  {verdict}", flush=True)
     gc.collect()

@@ -43,6 +43,15 @@ def test_a_case_that_fails_ends_with_one_and_the_others_run_all_the_same(case, c
     assert "as it must be" in told
 
 
+def test_rows_that_came_before_an_error_are_kept(tmp_path):
+    def rows(_):
+        yield Row("before", 1, "")
+        raise ValueError("after")
+
+    assert run(Case("half", rows), out=tmp_path) == 1
+    assert [row["what"] for row in json.loads((tmp_path / "gpu-fake.json").read_text())["rows"]] == ["before"]
+
+
 def test_a_missed_goal_is_told_in_words():
     assert missed(Outcome("bad", tuple(BAD.run(None)))) == ["two is 2 bytes, goal ≤ 1"]
 
