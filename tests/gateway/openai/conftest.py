@@ -1,8 +1,10 @@
 """The whole gateway, a worker that talks, and OpenAI's own client."""
 
+import ssl
+
+import anthropic
+import openai
 import pytest
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.testing import TalkingWorker
@@ -39,7 +41,10 @@ async def two_talkers(house):
         await each.stop()
 
 
-def make_opener(kind, path):
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # whom clients trust: each would read the system's roots
+
+
+def make_opener(kind, transport, path):
     """Make a fixture: a function that opens clients of `kind` to the gateway's `path`, closed with the test."""
 
     @pytest.fixture
@@ -48,7 +53,8 @@ def make_opener(kind, path):
 
         def make(house, key="none", **how):
             base = f"http://127.0.0.1:{house.ports.openai}{path}"
-            made.append(kind(api_key=key, base_url=base, max_retries=0, timeout=90, **how))
+            plain = transport(verify=NOBODY)
+            made.append(kind(api_key=key, base_url=base, max_retries=0, timeout=90, http_client=plain, **how))
             return made[-1]
 
         yield make
@@ -58,8 +64,8 @@ def make_opener(kind, path):
     return opener
 
 
-open_client = make_opener(AsyncOpenAI, "/v1")
-open_anthropic = make_opener(AsyncAnthropic, "")
+open_client = make_opener(openai.AsyncOpenAI, openai.DefaultAsyncHttpxClient, "/v1")
+open_anthropic = make_opener(anthropic.AsyncAnthropic, anthropic.DefaultAsyncHttpxClient, "")
 
 
 @pytest.fixture
