@@ -37,6 +37,11 @@ SAMPLE = {  # of windows, positions, experts and latent attention one each; what
 each_path_of_a_sample = pytest.mark.parametrize(
     ("architecture", "impl"), [pytest.param(*path, marks=() if path in SAMPLE else pytest.mark.slow) for path in PATHS]
 )
+CHUNKS = [  # of few tokens for all, so that each longer prompt is cut; of more for the sample
+    pytest.param(*path, chunk, marks=() if chunk == 3 or path in SAMPLE else pytest.mark.slow)
+    for path in PATHS
+    for chunk in (3, 7)
+]
 BLOCK_SIZE = 4
 MAX_TOKENS = 10
 PROMPTS = {str(n): [(i * i * 7 + i * n + 3) % 250 for i in range(length)] for n, length in enumerate((1, 5, 17, 30))}
@@ -107,8 +112,7 @@ def test_all_prompts_in_one_batch(loaded, architecture, impl):
     assert run(make_engine(model), PROMPTS) == expected
 
 
-@each_path
-@pytest.mark.parametrize("chunk", [3, 7])
+@pytest.mark.parametrize(("architecture", "impl", "chunk"), CHUNKS)
 def test_prompts_in_chunks_mixed_with_decoding(loaded, architecture, impl, chunk):
     """A budget of a few tokens cuts every longer prompt, while those that came before it decode."""
     model, expected = loaded(architecture, impl)
