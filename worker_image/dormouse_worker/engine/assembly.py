@@ -13,14 +13,16 @@ from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.executor import Executor, ModelExecutor, PoolingExecutor, SpeechExecutor, StagedExecutor
+from dormouse_worker.engine.executor import Executor, ModelExecutor, StagedExecutor
 from dormouse_worker.engine.forward_pass import Limits
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.keeping import make_keeper
 from dormouse_worker.engine.kv_events import KvEventLog
 from dormouse_worker.engine.pooling.engine import PoolingEngine, PoolingLimits
+from dormouse_worker.engine.pooling.executor import PoolingExecutor
 from dormouse_worker.engine.scheduler import Scheduler
 from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
+from dormouse_worker.engine.speech.executor import SpeechExecutor
 from dormouse_worker.engine.stepping import BringsEngine, Stepper
 from dormouse_worker.engine.swap import SwapSpace
 

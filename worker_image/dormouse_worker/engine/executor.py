@@ -12,8 +12,6 @@ from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus
 from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.grammars import Preparation
-from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
-from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 
 
 class ModelExecutor(Protocol):
@@ -52,22 +50,6 @@ class StagedExecutor(ModelExecutor, Protocol):
 
         Where it may, that is worth it: `submit` returns while the device computes.
         """
-
-
-@runtime_checkable
-class PoolingExecutor(Protocol):
-    """Runs forward passes that give vectors."""
-
-    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute the batch; return a vector for each of its texts, in order. Errors are those of `execute_model`."""
-
-
-@runtime_checkable
-class SpeechExecutor(Protocol):
-    """Runs passes over windows of sound."""
-
-    def execute_speech(self, batch: SpeechBatch) -> SpeechOutput:
-        """Encode, then compute a token of each row, in order. Errors are those of `execute_model`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from dormouse_worker.common.host import Host, lasting_objects
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import GENERATE
-from dormouse_worker.executor.ranks.environment import library_variables
+from dormouse_worker.executor.environment import library_variables
 from dormouse_worker.executor.worker.runtime import choose_worker
 from dormouse_worker.executor.worker.wrapper import BARE_CLASS, import_worker
 from dormouse_worker.files.gguf.folder import as_directory

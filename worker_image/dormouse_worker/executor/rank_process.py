@@ -28,8 +28,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.processes import die_with_parent, end_unhealthy
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.stand_in import has_gpu
-from dormouse_worker.executor.gpu_watch import GpuWatch
-from dormouse_worker.executor.ranks.environment import (
+from dormouse_worker.executor.environment import (
     interface_of,
     library_variables,
     meeting_variables,
@@ -37,6 +36,7 @@ from dormouse_worker.executor.ranks.environment import (
     rank_variables,
     visible_device,
 )
+from dormouse_worker.executor.gpu_watch import GpuWatch
 from dormouse_worker.executor.ranks.handshake import make_hello
 from dormouse_worker.executor.ranks.leader_connection import (
     BEAT_PERIOD_S,

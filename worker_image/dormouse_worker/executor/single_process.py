@@ -21,7 +21,7 @@ from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.engine.validation import check_settings
-from dormouse_worker.executor.ranks.environment import library_variables
+from dormouse_worker.executor.environment import library_variables
 from dormouse_worker.executor.worker.runtime import choose_worker
 from dormouse_worker.executor.worker.wrapper import WorkerWrapper
 from dormouse_worker.files.gguf.folder import as_directory

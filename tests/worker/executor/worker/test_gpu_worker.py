@@ -10,9 +10,9 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.executor.worker.gpu_worker import GpuWorker
 from dormouse_worker.executor.worker.rank_worker import RankWorker
+from dormouse_worker.model.device.accounting import DEVICE_FREE_MEMORY, NVML
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.graphs import graph_sizes
-from dormouse_worker.model.memory.arithmetic import DEVICE_FREE_MEMORY, NVML
 from dormouse_worker.model.memory.testing_nvml import FakeNvml
 from dormouse_worker.model.promised_tokens import CudaTokenCopy
 from dormouse_worker.model.testing import write_tiny_model

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dormouse_worker.common.errors import InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
+from dormouse_worker.model.device.accounting import CONTEXT_BYTES, LIBRARIES_BYTES, Change
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.cuda import CudaDevice, cut, open_cuda_device, open_memory, with_libraries
 from dormouse_worker.model.device.cuda_calls import CudaCalls
@@ -18,7 +19,6 @@ from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.nvml_memory import Found, find_device
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing_cuda import GRANULARITY, FakeCudaBindings, view_host_memory
-from dormouse_worker.model.memory.accounting import CONTEXT_BYTES, LIBRARIES_BYTES, Change
 
 TOTAL = 64 << 20
 

@@ -9,6 +9,7 @@ import torch
 
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.model.device.accounting import DEVICE_FREE_MEMORY, LIBRARIES_BYTES, NVML, Change, DeviceAccount
 from dormouse_worker.model.device.arena import Arena
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.cuda import CudaDevice
@@ -18,8 +19,7 @@ from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.pinned import PinnedDriver
 from dormouse_worker.model.device.testing import FakeCudaDriver, FakeDevice
 from dormouse_worker.model.device.testing_cuda import FakeCudaBindings, view_host_memory
-from dormouse_worker.model.memory.accounting import LIBRARIES_BYTES, Change, DeviceAccount
-from dormouse_worker.model.memory.arithmetic import DEVICE_FREE_MEMORY, NVML, RESIDENT_MEMORY, Limit
+from dormouse_worker.model.memory.arithmetic import RESIDENT_MEMORY, Limit
 from dormouse_worker.model.memory.meters import DeviceMeter, HostPool, make_meter
 from dormouse_worker.model.memory.resident import ResidentMeter
 

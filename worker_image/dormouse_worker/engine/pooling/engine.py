@@ -14,9 +14,10 @@ from itertools import count
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.common.task_messages import AddPooling, PooledOutput
-from dormouse_worker.engine.executor import Executor, PoolingExecutor
+from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
+from dormouse_worker.engine.pooling.executor import PoolingExecutor
 from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)

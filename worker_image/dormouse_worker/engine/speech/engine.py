@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.common.task_messages import AddWindow, WindowOutput
-from dormouse_worker.engine.executor import Executor, SpeechExecutor
+from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.speech.batch import EncodeWindow, SpeechBatch, SpeechOutput
+from dormouse_worker.engine.speech.executor import SpeechExecutor
 from dormouse_worker.engine.speech.window import NO_PLACE, Window
 from dormouse_worker.engine.verification import complaint_of
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from dormouse_worker.common.errors import GroupPortTaken, RankMissing
 from dormouse_worker.common.group import LOOPBACK, GroupPlace
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.executor.environment import interface_of, meeting_variables, timeout_variables
 from dormouse_worker.executor.ranks.admission import Expected
 from dormouse_worker.executor.ranks.connection import RankConnection
-from dormouse_worker.executor.ranks.environment import interface_of, meeting_variables, timeout_variables
 from dormouse_worker.executor.ranks.handshake import make_hello
 from dormouse_worker.executor.ranks.listener import RankDoor, listen_tcp, listen_unix
 from dormouse_worker.executor.ranks.messages import Welcome

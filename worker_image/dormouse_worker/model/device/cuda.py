@@ -10,19 +10,19 @@ from typing import Protocol
 import torch
 
 from dormouse_worker.common.host import Host
-from dormouse_worker.model.device.check import require_device
-from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda, require_capability, require_driver
-from dormouse_worker.model.device.cuda_driver import CudaDriver, device_names
-from dormouse_worker.model.device.host_driver import HostDriver
-from dormouse_worker.model.device.nvml_memory import find_device
-from dormouse_worker.model.device.pinned import PinnedDriver
-from dormouse_worker.model.memory.accounting import (
+from dormouse_worker.model.device.accounting import (
     CONTEXT_BYTES,
     LIBRARIES_BYTES,
     MAX_LIBRARIES_BYTES,
     Change,
     measure_around,
 )
+from dormouse_worker.model.device.check import require_device
+from dormouse_worker.model.device.cuda_calls import CudaCalls, open_cuda, require_capability, require_driver
+from dormouse_worker.model.device.cuda_driver import CudaDriver, device_names
+from dormouse_worker.model.device.host_driver import HostDriver
+from dormouse_worker.model.device.nvml_memory import find_device
+from dormouse_worker.model.device.pinned import PinnedDriver
 
 SLICE_BYTES = 128 << 20  # large enough for the full rate; small enough that nothing waits long behind one
 

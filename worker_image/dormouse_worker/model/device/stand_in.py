@@ -18,11 +18,11 @@ import torch
 from dormouse_worker.common.errors import InsufficientMemory, InvalidSettings, WrongDevice
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.stand_in import DEVICES_VARIABLE
+from dormouse_worker.model.device.accounting import Change
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.host_driver import HostDriver
 from dormouse_worker.model.device.ledger_driver import LedgerDriver
 from dormouse_worker.model.device.ledger_file import MEMORY, DeviceShare
-from dormouse_worker.model.memory.accounting import Change
 
 CONTEXT_BYTES = 16 << 20  # held from the opening to the process's end, asleep too: a GPU's context takes 300 MiB
 SHARED_BYTES = 32 << 20  # larger copies are shared among torch's threads; of smaller ones there are several already

@@ -10,7 +10,7 @@ from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.settings import EngineSettings
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30  # the cache's size where neither a limit nor kvCacheMemory is set
-RESIDENT_MEMORY, DEVICE_FREE_MEMORY, NVML = "resident memory", "device free memory", "nvml"  # ways to measure
+RESIDENT_MEMORY = "resident memory"  # a way to measure; `model.device.accounting` has those of devices
 EXACT = "kvCacheMemory"  # what bounds the cache where its size was set
 BUDGET = "device memory budget"  # what bounds it where a grant, or the flag, leaves less than the share
 ROUNDING_BYTES = 4 << 20  # of a budget, kept back: the cache's memory comes in whole pages of 2 MiB, its pools aligned

@@ -11,10 +11,10 @@ import torch
 
 from dormouse_worker.common.host import Host, measure_peak, release_free_memory
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.model.device.accounting import LIBRARIES_BYTES, MAX_LIBRARIES_BYTES, DeviceAccount, DeviceMemory
 from dormouse_worker.model.device.cuda import CudaDevice
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.device.stand_in import StandInDevice
-from dormouse_worker.model.memory.accounting import LIBRARIES_BYTES, MAX_LIBRARIES_BYTES, DeviceAccount, DeviceMemory
 from dormouse_worker.model.memory.arithmetic import Limit, Measured, split_device_measurement
 from dormouse_worker.model.memory.resident import Meter, ResidentMeter, Run
 

@@ -7,7 +7,7 @@ import pytest
 
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.executor.ranks.environment import (
+from dormouse_worker.executor.environment import (
     interface_of,
     meeting_variables,
     rank_share,

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol, runtime_checkable
 
-from dormouse_worker.model.memory.arithmetic import DEVICE_FREE_MEMORY, NVML
-
+DEVICE_FREE_MEMORY, NVML = "device free memory", "nvml"  # ways to measure
 MAX_READINGS = 8  # of one quantity until two in a row agree
 MAX_MAKINGS = 5  # of one thing until two cost the same
 CONTEXT_BYTES = 512 << 20  # what a context takes where nobody can measure it

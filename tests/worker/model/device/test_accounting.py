@@ -4,9 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dormouse_worker.model.device.accounting import (
+    DEVICE_FREE_MEMORY,
+    MAX_MAKINGS,
+    NVML,
+    Change,
+    DeviceAccount,
+    measure_around,
+    read_quietly,
+)
 from dormouse_worker.model.device.testing import FakeCudaDriver
-from dormouse_worker.model.memory.accounting import MAX_MAKINGS, Change, DeviceAccount, measure_around, read_quietly
-from dormouse_worker.model.memory.arithmetic import DEVICE_FREE_MEMORY, NVML
 
 MIB = 1 << 20
 TOTAL = 1024 * MIB
