@@ -174,6 +174,7 @@ def test_what_distinguishes_equal_tokens_is_told():
 def test_a_long_prompt_is_told_in_messages_of_a_bounded_size():
     cache, mirror = Cache(), Mirror()
     cache.pool.release(cache.store(make_request(range(4 * 300))))
+    assert repr(cache.log) == "KvEventLog(1 batches, 44 blocks)"
     batches = cache.log.take()
     mirror.read(batches)
     assert len(mirror.known) == 300
