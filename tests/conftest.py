@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -54,13 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together | None:
     """Keep files together, and those together that share what there is once."""
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lasting_libraries() -> None:
-    """Freeze what imports and tests since then left, and all of it again where something thawed it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,13 @@ from dormouse_worker.executor.testing import make_fake_worker, make_worker
 from dormouse_worker.model.testing import write_tiny_model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def lasting_libraries():
+    """Freeze what was imported and kept before the module's tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def lasting_tests():
     """Freeze what earlier tests of the module left, too: reports and fixtures grow by the hundred."""

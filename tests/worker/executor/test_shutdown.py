@@ -16,7 +16,10 @@ from dormouse_worker.model.testing import write_tiny_model
 
 @pytest.fixture(scope="module", autouse=True)
 def lasting_workers():
-    """Let workers freeze and thaw: what they froze must go, too."""
+    """Let workers freeze and thaw: what they froze must go, too. Then freeze as it was."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def tensor_bytes():
