@@ -32,7 +32,7 @@ from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.testing import make_add, make_report
-from dormouse_worker.engine.testing_drafts import FreeRows
+from dormouse_worker.executor.testing_drafts import FreeRows
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.kv_cache import KVCache

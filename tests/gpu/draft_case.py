@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.results import AtLeast, Row
 from dormouse_worker.common.ipc import StepOutputs
-from dormouse_worker.engine.testing_drafts import draft_always
+from dormouse_worker.executor.testing_drafts import draft_always
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.asked_rank import ON_CPU, Said, asked_rank, count_equal, gather
 from tests.gpu.device_kit import Kit

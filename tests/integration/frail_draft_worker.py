@@ -17,7 +17,7 @@ import_slim()  # before anything else imports transformers: for a worker's own c
 from dormouse_worker.engine.batch import Batch, ModelOutput  # noqa: E402  # see above
 from dormouse_worker.engine.drafts.model import ModelPace  # noqa: E402
 from dormouse_worker.engine.drafts.pace import RowCosts  # noqa: E402
-from dormouse_worker.engine.testing_drafts import EagerPace, FreeRows  # noqa: E402
+from dormouse_worker.executor.testing_drafts import EagerPace, FreeRows  # noqa: E402
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker  # noqa: E402
 from tests.integration.draft_phases import DIE, PROPOSING, SCORED, WHOLE  # noqa: E402
 

@@ -214,3 +214,9 @@ def test_blocks_that_come_back_from_a_store_are_told_as_any_others():
     mirror.read(stored.kv_events)
     assert mirror.known == {(group, wire_hash(name)) for group, name in pool._block_of}
     assert mirror.num_cached([*PROMPT], SIZE) == 16
+
+
+def test_a_log_says_how_much_nobody_has_taken():
+    cache = Cache()
+    cache.store(make_request(range(2 * SIZE)))
+    assert repr(cache.log) == "KvEventLog(0 batches, 2 blocks)"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dormouse_worker.engine.testing_drafts import draft_always
+from dormouse_worker.executor.testing_drafts import draft_always
 from dormouse_worker.model.testing import EOS
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, PROMPT, BoundRank, answers_of, grammar, schema

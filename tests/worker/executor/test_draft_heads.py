@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from dormouse_worker.engine.testing_drafts import draft_always
+from dormouse_worker.executor.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dormouse_worker.engine.testing_drafts import draft_always
+from dormouse_worker.executor.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.sleeping_rank import SleepingRank

@@ -1,4 +1,4 @@
-"""For tests of drafts: a model beside the fake one, right about it or wrong now and then; and who always drafts."""
+"""A fake for tests of the engine: a model beside the fake one, which is right about it, or wrong now and then."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dormouse_worker.engine.batch import Batch, Proposals
-from dormouse_worker.engine.drafts.model import ModelPace
-from dormouse_worker.engine.drafts.pace import EqualRows, RowCosts
-from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.testing import VOCAB_SIZE, next_token, visible_tokens
 
 
@@ -39,30 +36,3 @@ class FakeDraftModel:
             is_wrong = bool(self.wrong_every) and len(tokens) % self.wrong_every == 0
             tokens.append((next_token(*visible_tokens(tokens, windows)) + is_wrong) % VOCAB_SIZE)
             yield tokens[-1]
-
-
-class FreeRows(RowCosts):
-    """A row of a draft costs nothing, whatever is measured."""
-
-    def of(self, num_seqs: int) -> EqualRows:
-        """See `RowCosts`."""
-        del num_seqs
-        return EqualRows(0.0)
-
-
-class EagerPace(ModelPace):
-    """Always asks for all that there is room for, whatever a pass takes: so a test does not depend on the machine."""
-
-    def choose(self, chance: float, num_seqs: int, num_unread: int, most: int) -> int:
-        """See `ModelPace`."""
-        del chance, num_seqs, num_unread
-        return most
-
-
-def draft_always(engine: Engine) -> None:
-    """From now on let an engine score and ask for all drafts that it has room for."""
-    speculation = engine._scheduler.speculation  # noqa: SLF001  # the kit looks inside
-    assert speculation is not None, "it drafts"
-    speculation.costs = FreeRows(speculation._max_tokens)  # noqa: SLF001
-    if speculation.model is not None:
-        speculation.model = EagerPace(speculation.costs)
