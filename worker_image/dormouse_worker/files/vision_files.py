@@ -77,6 +77,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": _QWEN,
     "qwen2_5_vl": _QWEN,
     "qwen3_vl": _QWEN,
+    "qwen3_vl_moe": _QWEN,
     "aya_vision": Family(
         "GotOcr2ImageProcessor",
         {

@@ -186,6 +186,15 @@ _QWEN_VISION: Mapping[str, Any] = MappingProxyType(
         "initializer_range": 0.3,
     }
 )
+_QWEN3_VISION: Mapping[str, Any] = MappingProxyType(
+    {
+        **_QWEN_VISION,
+        "out_hidden_size": 32,
+        "intermediate_size": 48,
+        "num_position_embeddings": 36,
+        "deepstack_visual_indexes": [0, 1],
+    }
+)
 _ONEVISION: Mapping[str, Any] = MappingProxyType(
     {"image_token_index": IMAGE, "video_token_index": IMAGE + 1, "image_grid_pinpoints": _PINPOINTS, **_LAST}
 )
@@ -258,13 +267,20 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
             _QWEN,
             _draw_patches,
             {**_QWEN_TEXT, "num_hidden_layers": 3},
+            _QWEN3_VISION,
+        ),
+        "qwen3_vl_moe": VisionCase(
+            _QWEN,
+            _draw_patches,
             {
-                **_QWEN_VISION,
-                "out_hidden_size": 32,
-                "intermediate_size": 48,
-                "num_position_embeddings": 36,
-                "deepstack_visual_indexes": [0, 1],
+                **_QWEN_TEXT,
+                "num_hidden_layers": 3,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 24,
             },
+            _QWEN3_VISION,
+            is_lean=False,
         ),
         "smolvlm": VisionCase(
             {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)

@@ -10,12 +10,13 @@ from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.files import vision_files
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.lean.build import build_lean
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import draw_picture
-from dormouse_worker.model.vision.families import check_passes, check_weights
+from dormouse_worker.model.vision.families import FAMILIES, check_passes, check_weights
 
 GOOD = [[1], draw_picture("llava", 1), [2]]
 OTHER = [[1], draw_picture("llava", 2), [2]]
@@ -112,3 +113,7 @@ def test_a_rotary_embedding_of_other_sections_is_not_ours(make_seer):
     module = make_seer("qwen2_vl").worker._model.module
     module.model.language_model.rotary_emb.mrope_section = [1, 1, 1]
     assert build_lean(module, {}) == Unfit("3 of 4 frequencies have an axis")
+
+
+def test_front_and_engine_know_the_same_kinds():
+    assert vision_files.FAMILIES.keys() - {"pixtral"} == FAMILIES.keys(), "Pixtral's model is a LLaVA"

@@ -188,6 +188,7 @@ _KINDS: Mapping[str, Callable[[VisionSpec, ImageFacts], str]] = {
     "qwen2_vl": _qwen,
     "qwen2_5_vl": _qwen,
     "qwen3_vl": _qwen,
+    "qwen3_vl_moe": _qwen,
     "gemma3": _gemma3,
     "internvl": _internvl,
     "pixtral": _pixtral,

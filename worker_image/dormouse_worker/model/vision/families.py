@@ -92,6 +92,7 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
         "qwen2_vl": VisionFamily(_patches, has_grids=True),
         "qwen3_vl": VisionFamily(_patches, has_grids=True),
+        "qwen3_vl_moe": VisionFamily(_patches, has_grids=True),
         "smolvlm": VisionFamily(_masked_tiles, text="text_model"),
         "vipllava": VisionFamily(_one_picture),
     }
