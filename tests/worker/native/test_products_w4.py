@@ -3,22 +3,26 @@
 import pytest
 import torch
 
-from dormouse_worker.model.quantized.grouped import Grouped, expand, pack
+from dormouse_worker.model.quantized import mxfp4
+from dormouse_worker.model.quantized.grouped import Chunks, Grouped, expand, pack
 from dormouse_worker.native import abi
+from tests.worker.model.quantized.packed_experts import draw
 
 TYPES = {torch.float32: abi.FLOAT32, torch.bfloat16: abi.BFLOAT16}
-FORMATS = {1: abi.W4_1, 4: abi.W4_4}
+FORMATS = {Chunks.OF_ONE: abi.W4_1, Chunks.OF_FOUR: abi.W4_4, Chunks.WITH_LOWS: abi.W4_LOW}
 
 
-def make(columns, num_outputs, count):
-    """Return a map whose chunks have so many groups."""
+def make(columns, num_outputs, chunks):
+    """Return a map whose chunks lie so."""
     generator = torch.Generator().manual_seed(columns)
-    groups = columns // 128 * count
+    has_lows, groups = chunks is Chunks.WITH_LOWS, columns // 128 * chunks.num_groups
+    zeros = torch.randint(0, 16, (num_outputs, groups), generator=generator, dtype=torch.int32)
     return Grouped(
         torch.randint(0, 16, (num_outputs, columns), generator=generator, dtype=torch.int32),
-        torch.randint(0, 16, (num_outputs, groups), generator=generator, dtype=torch.int32),
+        None if has_lows else zeros,
         torch.rand(num_outputs, groups, generator=generator),
-        torch.arange(columns) // (128 // count),
+        torch.arange(columns) // (128 // chunks.num_groups),
+        torch.randn(num_outputs, groups, generator=generator) if has_lows else None,
     )
 
 
@@ -31,18 +35,30 @@ def multiply(kernels, rows, weight, form, dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("count", FORMATS)
+@pytest.mark.parametrize("chunks", FORMATS)
 @pytest.mark.parametrize(("columns", "num_outputs"), [(128, 5), (896, 37), (4608, 20)])
-def test_products_have_the_bits_of_the_plain_weights(kernels, dtype, count, columns, num_outputs):
-    stored = make(columns, num_outputs, count)
-    weight, plain = pack(stored, count), stored.plain().to(dtype)
+def test_products_have_the_bits_of_the_plain_weights(kernels, dtype, chunks, columns, num_outputs):
+    stored = make(columns, num_outputs, chunks)
+    weight, plain = pack(stored, chunks), stored.plain().to(dtype)
     rows = torch.randn(200, columns, generator=torch.Generator().manual_seed(1)).to(dtype).float()
     for some in (1, 2, 5, 16, 33, 200):
         expected = multiply(kernels, rows[:some], plain, abi.PLAIN, dtype)
-        assert torch.equal(multiply(kernels, rows[:some], weight, FORMATS[count], dtype), expected), some
+        assert torch.equal(multiply(kernels, rows[:some], weight, FORMATS[chunks], dtype), expected), some
 
 
-@pytest.mark.parametrize("count", FORMATS)
-def test_what_is_packed_is_what_is_expanded(count):
-    stored = make(384, 9, count)
-    assert torch.equal(expand(pack(stored, count), 384, count), stored.plain())
+@pytest.mark.parametrize("chunks", FORMATS)
+def test_what_is_packed_is_what_is_expanded(chunks):
+    stored = make(384, 9, chunks)
+    assert torch.equal(expand(pack(stored, chunks), 384, chunks), stored.plain())
+
+
+@pytest.mark.parametrize(("columns", "num_outputs"), [(32, 5), (96, 37), (2880, 20)])
+def test_products_with_mxfp4_have_the_bits_of_the_plain_weights(kernels, columns, num_outputs):
+    blocks, scales = draw(1, num_outputs, columns, least=0, most=200)
+    weight = torch.from_numpy(mxfp4.pack(blocks.view(-1, 16).numpy(), scales.flatten().numpy())).view(num_outputs, -1)
+    plain = mxfp4.expand(weight, torch.float32)
+    rows = torch.randn(200, columns, generator=torch.Generator().manual_seed(1))
+    for some in (1, 2, 5, 16, 33, 200):
+        expected = multiply(kernels, rows[:some], plain, abi.PLAIN, torch.float32)
+        for dtype in TYPES:
+            assert torch.equal(multiply(kernels, rows[:some], weight, abi.MXFP4, dtype), expected), some

@@ -22,6 +22,7 @@ from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.forward.choose import describe_path
+from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.loader import load
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.testing import write_tiny_model
@@ -158,13 +159,21 @@ def tensors_plain(model):
     return {name for name, _ in iter_tensors(model.module) if name.rpartition(".")[0] not in kept(model)}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_four_bits_are_kept_and_logits_have_the_bits_of_plain_weights(load_from, model_file, dtype):
-    _, file = model_file("llama", {"": "Q4_0"}, tie_word_embeddings=False)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "name"),
+    [
+        ("Q4_0", "bfloat16", "w4a16/32"),
+        ("Q4_0", "float32", "w4a16/32"),
+        ("Q4_1", "bfloat16", "w4a16/32 with lows"),
+        ("Q4_1", "float32", "w4a16/32 with lows"),
+    ],
+)
+def test_four_bits_are_kept_and_logits_have_the_bits_of_plain_weights(load_from, model_file, kind, dtype, name):
+    _, file = model_file("llama", {"": kind}, tie_word_embeddings=False)
     four, plain = load_from(file, dtype=dtype), load_from(file, dtype=dtype, attention_backend="sdpa")
     assert (len(kept(four)), kept(plain)) == (15, set())
     assert four.weights_bytes < plain.weights_bytes / 2
-    assert describe_path(four, "native").endswith(" w4a16/32")
+    assert describe_path(four, "native").endswith(f" {name}")
     expected = raw_logits(plain, NativeBackend(), chunks=(20,))
     for chunks in ((20,), (17, 1, 1, 1)):
         assert (raw_logits(four, NativeBackend(), chunks=chunks) == expected).all()
@@ -177,10 +186,18 @@ def test_a_tied_head_and_other_types_are_made_plain_and_that_is_said(load_from, 
     assert "14 Q4_0, 5 F32, 1 Q8_0; 11 weights keep 4 bits, others are made plain" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_projections_of_two_kinds_of_four_bits_are_made_plain_together(load_from, model_file):
+    _, file = model_file("llama", {"": "Q4_0", "blk.0.attn_k.weight": "Q4_1"}, tie_word_embeddings=False)
+    model = load_from(file)
+    assert len(kept(model)) == 12
+    assert not kept(model) & {f"model.layers.0.self_attn.{name}_proj" for name in "qkv"}
+    assert isinstance(model.native, NativeDecoder)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleep_brings_the_same_weights_back(load_from, model_file, level, kind):
-    device = CpuDevice(Host()) if kind == "Q4_0" else FakeDevice()
+    device = CpuDevice(Host()) if kind.startswith("Q4") else FakeDevice()
     model = load_from(model_file("llama", {"": kind})[1], device, dtype="bfloat16")
     before = tensors_of(model)
     sleep(model, level)
@@ -212,7 +229,7 @@ def plain_of(part):
     return part.format.dequantize(part.weight, part.weight_scale, part.in_features) if is_packed else part.weight
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
 def test_each_rank_reads_its_part(load_from, model_file, kind):
     _, file = model_file("llama", {"": kind})
     whole = load_from(file, attention_backend="sdpa").module
@@ -233,8 +250,9 @@ def test_adapters_stand_beside_weights_that_keep_their_bits(load_from, model_fil
     assert kept(load_from(model_file("llama", {"": "Q4_0"})[1], enable_lora=True, max_loras=1))
 
 
-def test_what_was_saved_is_what_is_loaded(load_from, model_file, tmp_path):
-    _, file = model_file("llama", {"": "Q4_0"}, tie_word_embeddings=False)
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_what_was_saved_is_what_is_loaded(load_from, model_file, tmp_path, kind):
+    _, file = model_file("llama", {"": kind}, tie_word_embeddings=False)
     first = load_from(file)
     made = as_directory(EngineSettings(model=str(file), tokenizer_cache=str(tmp_path / "cache"))).model_path
     save_sharded_state(first.weights, made, tmp_path / "saved")

@@ -16,7 +16,7 @@ from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.testing import FakeDevice
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.loader import load
-from dormouse_worker.model.quantized.modules import PackedExperts
+from dormouse_worker.model.quantized.modules import PackedExperts, name_of_kernels
 from dormouse_worker.model.quantized.mxfp4 import expand, pack
 from dormouse_worker.model.testing import reference_generate, write_tiny_model
 from dormouse_worker.model.weights.layout import Slot
@@ -69,8 +69,10 @@ def test_chunks_stand_for_the_very_weights_that_transformers_makes(dtype):
         assert plain.isfinite().all()
 
 
-def test_tokens_are_those_of_transformers_alone_and_together(load_from, directory):
-    model = load_from(directory)
+@pytest.mark.parametrize("attention", ["native", "sdpa"])
+def test_tokens_are_those_of_transformers_alone_and_together(load_from, directory, attention):
+    model = load_from(directory, attention_backend=attention)
+    assert (name_of_kernels(model.module) is None) == (attention == "sdpa")
     expected = {name: reference_generate(directory, prompt, MAX_TOKENS) for name, prompt in PROMPTS.items()}
     assert {name: run(make_engine(model), {name: prompt})[name] for name, prompt in PROMPTS.items()} == expected
     assert run(make_engine(model, tokens=16), PROMPTS) == expected
@@ -85,7 +87,9 @@ def test_experts_keep_their_4_bits(load_from, directory):
     names = [f"{EXPERTS}.down_proj_{part}" for part in ("blocks", "scales")]
     assert torch.equal(experts.down_proj, packed(*(stored[name] for name in names)))
     assert (model.load_report.path, model.quantization) == ("fast", "mxfp4")
-    assert describe_path(model, "sdpa").startswith("transformers mxfp4 made plain in each pass")
+    assert describe_path(model, "native").startswith("transformers mxfp4 multiplied by ")
+    in_torch = load_from(directory, model_impl="transformers")
+    assert describe_path(in_torch, "native").startswith("transformers mxfp4 made plain in each pass")
     plain = sum(np.prod(part.shape) for part in (experts.gate_up_proj, experts.down_proj)) // 17 * 32
     assert model.num_parameters > 2 * plain
 

@@ -32,6 +32,7 @@ from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.promised_tokens import PromisedTokens
+from dormouse_worker.model.quantized.modules import name_of_kernels
 from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.vision.placed import ImageRows
 
@@ -87,5 +88,7 @@ def describe_path(model: LoadedModel, attention: str) -> str:
     sizes = () if model.lean is None else model.lean.parts.compiled_sizes
     in_torch = f"{model.impl} compiled for {', '.join(map(str, sizes))} tokens" if sizes else model.impl
     reason = model.native.reason if isinstance(model.native, Unfit) else "attention is not"
-    plain = format_of and f"{format_of} made plain in each pass"
+    multiplied = name_of_kernels(model.module)
+    how = "made plain in each pass" if multiplied is None else f"multiplied by {multiplied}"
+    plain = format_of and f"{format_of} {how}"
     return f"{in_torch}{plain}, attention {attention}{cached}; not native: {reason}"

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     from dormouse_worker.model.adapters.store import AdapterStore
 
 FORMATS = MappingProxyType(  # by the names that `quantized.formats` gives them
-    {"int8": abi.INT8, "int4": abi.INT4, "w4a16/128": abi.W4_1, "w4a16/32": abi.W4_4}
+    {
+        "int8": abi.INT8,
+        "int4": abi.INT4,
+        "w4a16/128": abi.W4_1,
+        "w4a16/32": abi.W4_4,
+        "w4a16/32 with lows": abi.W4_LOW,
+    }
 )
 MAX_STARTS = 4  # of `abi.Lora`
 

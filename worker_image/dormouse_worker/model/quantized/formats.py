@@ -12,6 +12,7 @@ from torch.nn import functional
 from dormouse_worker.model.parallel.shards import Spans
 from dormouse_worker.model.quantized import grouped, int4, int8, rounding
 from dormouse_worker.model.quantized.blocks import GROUP, block_size_of
+from dormouse_worker.model.quantized.grouped import Chunks
 from dormouse_worker.model.quantized.rotation import rotate
 
 
@@ -67,15 +68,15 @@ INT4 = Format(
 FORMATS: Mapping[str, Format] = MappingProxyType({INT8.name: INT8, INT4.name: INT4})  # that are rounded to by us
 
 
-def _kept(count: int) -> Format:
+def _kept(chunks: Chunks) -> Format:
     return Format(
-        f"w4a16/{grouped.CHUNK // count}",
-        lambda columns: grouped.row_bytes(columns, count),
-        lambda weight, _, columns: grouped.expand(weight, columns, count),
+        chunks.value,
+        chunks.row_bytes,
+        lambda weight, _, columns: grouped.expand(weight, columns, chunks),
         is_rotated=False,
         unit=lambda _: grouped.CHUNK,
-        take_columns=lambda weight, spans: grouped.take_columns(weight, spans, count),
+        take_columns=lambda weight, spans: grouped.take_columns(weight, spans, chunks),
     )
 
 
-KEPT: Mapping[int, Format] = MappingProxyType({count: _kept(count) for count in (1, 4)})  # by the groups of a chunk
+KEPT: Mapping[Chunks, Format] = MappingProxyType({chunks: _kept(chunks) for chunks in Chunks})

@@ -25,14 +25,21 @@ def plain_rows(kind: str, raw: torch.Tensor) -> torch.Tensor:
     return _MADE[kind](blocks).reshape(len(raw), -1)
 
 
-def grouped_rows(raw: torch.Tensor) -> Grouped:
-    """Return what rows uint8 [n, bytes] of Q4_0 are made of: numbers of 4 bits in groups of 32, whose zero is 8."""
-    numbers, num_bytes = BLOCKS["Q4_0"]
-    blocks = raw.reshape(-1, num_bytes)
-    scales = _half(blocks, 0).view(len(raw), -1)
-    columns = scales.shape[1] * numbers
-    whole = _nibbles(blocks[:, 2:]).reshape(len(raw), columns)
-    return Grouped(whole, torch.full(scales.shape, 8, dtype=torch.int32), scales, torch.arange(columns) // numbers)
+def grouped_rows(kind: str, raw: torch.Tensor) -> Grouped:
+    """Return what rows uint8 [n, bytes] of Q4_0, Q4_1 or Q4_K are made of: numbers of 4 bits in groups of 32."""
+    blocks = raw.reshape(-1, BLOCKS[kind][1])
+    zeros = lows = None
+    if kind == "Q4_K":
+        numbers, (scales, less) = _by_pairs(blocks[:, 16:].contiguous()), _group_scales(blocks)
+        lows = -less
+    elif kind == "Q4_1":
+        numbers, scales, lows = _nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2)
+    else:
+        numbers, scales = _nibbles(blocks[:, 2:]), _half(blocks, 0)
+        zeros = torch.full((len(raw), len(blocks) // len(raw)), 8, dtype=torch.int32)
+    whole, by_row = numbers.reshape(len(raw), -1), scales.reshape(len(raw), -1)
+    groups = torch.arange(whole.shape[1]) // 32
+    return Grouped(whole, zeros, by_row, groups, None if lows is None else lows.reshape(by_row.shape))
 
 
 def _half(blocks: torch.Tensor, start: int) -> torch.Tensor:
@@ -87,9 +94,14 @@ def _scales_and_lows(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _by_groups(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Return float32 [n, 8, 32] of whole numbers of a super-block that begins with its scales."""
+    scales, lows = _group_scales(blocks)
+    return scales[..., None] * numbers.float() - lows[..., None]
+
+
+def _group_scales(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the eight groups of a super-block are multiplied with and what is taken away, float32 [n, 8]."""
     scales, lows = _scales_and_lows(blocks[:, 4:16])
-    scale, low = (_half(blocks, 0) * scales)[..., None], (_half(blocks, 2) * lows)[..., None]
-    return scale * numbers.float() - low
+    return _half(blocks, 0) * scales, _half(blocks, 2) * lows
 
 
 def _by_pairs(both: torch.Tensor) -> torch.Tensor:

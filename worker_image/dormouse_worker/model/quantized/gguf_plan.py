@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from dormouse_worker.files.gguf.names import Origin, origins_of
 from dormouse_worker.model.quantized.convert import keep
 from dormouse_worker.model.quantized.formats import KEPT
 from dormouse_worker.model.quantized.gguf_source import GgufSource, GgufTensor
-from dormouse_worker.model.quantized.grouped import groups_in_chunk
+from dormouse_worker.model.quantized.grouped import CHUNK, Chunks
 from dormouse_worker.model.quantized.stored_plan import whole_joins
 from dormouse_worker.model.weights.kind import GENERATES, ModelKind
 from dormouse_worker.model.weights.reader import CheckpointSource
@@ -26,7 +27,9 @@ from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_
 
 logger = logging.getLogger(__name__)
 
-KEEPS, GROUP = "Q4_0", 32  # the type whose numbers our kernels compute with as they are
+KEEPS = MappingProxyType(  # the types whose numbers our kernels compute with as they are
+    {"Q4_0": Chunks.OF_FOUR, "Q4_1": Chunks.WITH_LOWS, "Q4_K": Chunks.WITH_LOWS}
+)
 
 
 def plan_gguf(
@@ -57,7 +60,7 @@ def plan_gguf(
         raise _stranger(found[min(strangers)], len(strangers), type(skeleton.module).__name__)
     own = {name: tensor for name, tensor in tensors.items() if places[name] == name}  # the others share another's
     kept = _kept(skeleton.module, own, joined, torn) if joined else {}
-    keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
+    keep(skeleton.module, {name: KEPT[chunks] for name, chunks in kept.items()})
     logger.info("%s: %s; %d weights keep 4 bits, others are made plain", gguf.file, _types(gguf), len(kept))
     names = {tensor.origin.name: tensor.origin.name for tensor in tensors.values()}
     return GgufSource(
@@ -98,11 +101,10 @@ def _origin(gguf: GgufFile, found: Mapping[str, Origin], name: str, tensor: torc
 
 def _kept(
     module: Any, tensors: Mapping[str, GgufTensor], joined: Sequence[Sequence[str]], torn: frozenset[str]
-) -> Mapping[str, int]:
-    """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
-    of_four_bits = {name: one for name, one in tensors.items() if one.origin.stored.dtype == KEEPS}
-    counts = {name: groups_in_chunk(GROUP, one.columns) for name, one in of_four_bits.items() if name not in torn}
-    return whole_joins(module, counts, joined)
+) -> Mapping[str, Chunks]:
+    """Return how the maps lie that are kept: all of those that are joined, or none."""
+    whole = {name: one for name, one in tensors.items() if one.columns % CHUNK == 0 and name not in torn}
+    return whole_joins(module, {name: KEEPS.get(one.origin.stored.dtype) for name, one in whole.items()}, joined)
 
 
 def _types(gguf: GgufFile) -> str:

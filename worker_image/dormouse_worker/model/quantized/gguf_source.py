@@ -17,7 +17,7 @@ from dormouse_worker.files.gguf.names import Origin
 from dormouse_worker.files.gguf.types import row_bytes
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.gguf_blocks import grouped_rows, plain_rows
-from dormouse_worker.model.quantized.grouped import pack
+from dormouse_worker.model.quantized.grouped import Chunks, pack
 from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.weights.layout import Slot
 from dormouse_worker.model.weights.reader import CheckpointSource
@@ -31,7 +31,7 @@ class GgufTensor:
     """A tensor of the files as rows, one of which is a number where there is but one dimension."""
 
     origin: Origin
-    kept: int | None = None  # how many groups a chunk has of numbers that stay (see `grouped`); None = made plain
+    kept: Chunks | None = None  # how numbers that stay lie (see `grouped`); None = made plain
 
     @property
     def num_rows(self) -> int:
@@ -113,8 +113,8 @@ class GgufSource:
         if tensor.kept is None:
             rows = plain_rows(tensor.origin.stored.dtype, raw)
             return (rows - tensor.origin.less if tensor.origin.less else rows).to(slot.dtype)
-        grouped = grouped_rows(raw)
-        if not grouped.scales.isfinite().all():
+        grouped = grouped_rows(tensor.origin.stored.dtype, raw)
+        if not grouped.is_finite:
             raise ModelInvalid(f"{self.origin(slot.name)} holds a scale that is not finite; copy the file again")
         return pack(grouped, tensor.kept)
 

@@ -1,7 +1,8 @@
-"""Weights of 4 bits as other tools round them: groups of inputs, each with a scale and a zero of its own. Pure.
+"""Weights of 4 bits as other tools round them: groups of inputs, each with a scale and a zero or a low. Pure.
 
 weight [out, chunks · bytes]  uint8; a chunk is 128 inputs: byte i has input i (its low half) and input 64 + i; then the
-                              scales, float32, and zeros of its groups, 1 or 4 of them (filled up to four bytes)
+                              scales, float32, and zeros of its groups, 1 or 4 of them (filled up to four bytes); or
+                              the scales and lows, float32, of 4 groups
 
 What they stand for is what is computed with: the very plain weights that a checkpoint's reader makes of them.
 """
@@ -9,6 +10,7 @@ What they stand for is what is computed with: the very plain weights that a chec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
@@ -18,60 +20,103 @@ HALF, CHUNK, ZERO_BYTES = 64, 128, 4
 MOST = 15
 
 
+class Chunks(Enum):
+    """How chunks lie, by the name of the format."""
+
+    OF_ONE = "w4a16/128"
+    OF_FOUR = "w4a16/32"
+    WITH_LOWS = "w4a16/32 with lows"
+
+    @property
+    def num_groups(self) -> int:
+        """Return how many groups a chunk has."""
+        return 1 if self is Chunks.OF_ONE else 4
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of a chunk."""
+        scale_bytes = self.num_groups * torch.float32.itemsize
+        return HALF + scale_bytes + (scale_bytes if self is Chunks.WITH_LOWS else ZERO_BYTES)
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row of so many inputs."""
+        return columns // CHUNK * self.num_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Some rows of a map: what is to be taken from numbers, and what they are multiplied with, group by group."""
+    """Some rows of a map: what is taken from numbers, what they are multiplied with, what is added, group by group."""
 
     numbers: torch.Tensor  # int32 [n, in]
-    zeros: torch.Tensor  # int32 [n, groups]
+    zeros: torch.Tensor | None  # int32 [n, groups]; None = lows
     scales: torch.Tensor  # float32 [n, groups]
     groups: torch.Tensor  # [in] the group of each input
+    lows: torch.Tensor | None = None  # float32 [n, groups]; None = zeros
 
     def plain(self) -> torch.Tensor:
         """Return the weights float32 [n, in]."""
-        return (self.numbers - self.zeros[:, self.groups]).float() * self.scales[:, self.groups]
+        scales = self.scales[:, self.groups]
+        if self.lows is not None:
+            return self.numbers.float() * scales + self.lows[:, self.groups]
+        assert self.zeros is not None, "one of them is there"
+        return (self.numbers - self.zeros[:, self.groups]).float() * scales
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether all weights are finite numbers."""
+        return all(bool(part.isfinite().all()) for part in (self.scales, self.lows) if part is not None)
 
 
-def groups_in_chunk(group_size: int, columns: int) -> int | None:
-    """Return how many groups a chunk has, for groups of inputs in their order (-1 = all); None = they do not fit."""
+def chunks_of(group_size: int, columns: int) -> Chunks | None:
+    """Return how groups with zeros, of inputs in their order (-1 = all), lie in chunks; None = they do not fit."""
     if columns % CHUNK:
         return None
     if group_size == -1 or group_size % CHUNK == 0:
-        return 1
-    return 4 if group_size in (32, 64) else None
+        return Chunks.OF_ONE
+    return Chunks.OF_FOUR if group_size in (32, 64) else None
 
 
-def row_bytes(columns: int, count: int) -> int:
-    """Return the bytes of a row of so many inputs, where a chunk has so many groups."""
-    return columns // CHUNK * _chunk_bytes(count)
-
-
-def pack(rows: Grouped, count: int) -> torch.Tensor:
-    """Return chunks uint8 [n, bytes] of numbers of 4 bits, where a chunk has so many groups."""
+def pack(rows: Grouped, chunks: Chunks) -> torch.Tensor:
+    """Return chunks uint8 [n, bytes] of numbers of 4 bits."""
+    count = chunks.num_groups
     halves = rows.numbers.to(torch.uint8).reshape(len(rows.numbers), -1, 2, HALF)
     first = rows.groups[:: CHUNK // count]
-    scales, zeros = (part[:, first].view(len(part), -1, count) for part in (rows.scales, rows.zeros))
-    scale_bytes = scales.float().contiguous().view(torch.uint8)
-    zero_bytes = torch.nn.functional.pad(zeros.to(torch.uint8), (0, ZERO_BYTES - count))
-    return torch.cat((halves[:, :, 0] | (halves[:, :, 1] << 4), scale_bytes, zero_bytes), 2).flatten(1)
+
+    def by_chunk(part: torch.Tensor) -> torch.Tensor:
+        return part[:, first].view(len(part), -1, count)
+
+    if rows.lows is None:
+        assert rows.zeros is not None, "one of them is there"
+        rest = torch.nn.functional.pad(by_chunk(rows.zeros).to(torch.uint8), (0, ZERO_BYTES - count))
+    else:
+        rest = _bytes_of(by_chunk(rows.lows))
+    return torch.cat((halves[:, :, 0] | (halves[:, :, 1] << 4), _bytes_of(by_chunk(rows.scales)), rest), 2).flatten(1)
 
 
-def expand(weight: torch.Tensor, columns: int, count: int) -> torch.Tensor:
+def expand(weight: torch.Tensor, columns: int, chunks: Chunks) -> torch.Tensor:
     """Return the plain weight float32 [n, columns], on any device."""
-    chunks = weight.view(len(weight), -1, _chunk_bytes(count))
-    both, scales = chunks[..., :HALF], chunks[..., HALF:-ZERO_BYTES].contiguous().view(torch.float32)
-    zeros = chunks[..., -ZERO_BYTES:][..., :count].int()
-    numbers = torch.cat((both & MOST, both >> 4), 2).int().view(*chunks.shape[:2], count, -1)
-    plain = (numbers - zeros[..., None]).float() * scales[..., None]
+    count = chunks.num_groups
+    scale_end = HALF + count * torch.float32.itemsize
+    lying = weight.view(len(weight), -1, chunks.num_bytes)
+    both, scales, rest = lying[..., :HALF], _floats_of(lying[..., HALF:scale_end]), lying[..., scale_end:]
+    numbers = torch.cat((both & MOST, both >> 4), 2).int().view(*lying.shape[:2], count, -1)
+    if chunks is Chunks.WITH_LOWS:
+        plain = numbers.float() * scales[..., None] + _floats_of(rest)[..., None]
+    else:
+        plain = (numbers - rest[..., :count, None].int()).float() * scales[..., None]
     assert plain.shape[1] * CHUNK == columns
     return plain.flatten(1)
 
 
-def take_columns(weight: torch.Tensor, spans: Spans, count: int) -> torch.Tensor:
+def take_columns(weight: torch.Tensor, spans: Spans, chunks: Chunks) -> torch.Tensor:
     """Return chunks uint8 [n, bytes] of some columns, whole chunks of them."""
-    chunks = weight.view(len(weight), -1, _chunk_bytes(count))
-    return torch.cat([chunks[:, start // CHUNK : stop // CHUNK] for start, stop in spans], 1).flatten(1)
+    lying = weight.view(len(weight), -1, chunks.num_bytes)
+    return torch.cat([lying[:, start // CHUNK : stop // CHUNK] for start, stop in spans], 1).flatten(1)
 
 
-def _chunk_bytes(count: int) -> int:
-    return HALF + count * torch.float32.itemsize + ZERO_BYTES
+def _bytes_of(floats: torch.Tensor) -> torch.Tensor:
+    return floats.float().contiguous().view(torch.uint8)
+
+
+def _floats_of(lying: torch.Tensor) -> torch.Tensor:
+    return lying.contiguous().view(torch.float32)

@@ -12,6 +12,8 @@ from torch.nn import functional
 from dormouse_worker.model.quantized import mxfp4
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.formats import Format
+from dormouse_worker.native import abi
+from dormouse_worker.native.library import Kernels, Missing
 
 EXPERT_MAPS = ("gate_up_proj", "down_proj")
 
@@ -61,7 +63,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 class PackedExperts(nn.Module):
-    """gpt-oss's experts of one layer, with weights in MXFP4; one that a row has chosen is plain while it multiplies.
+    """gpt-oss's experts of one layer, with weights in MXFP4; torch makes one plain for the time of its product.
 
     Sums have the order of transformers' `grouped_mm`: each row's experts in the order in which it chose them.
     """
@@ -71,6 +73,7 @@ class PackedExperts(nn.Module):
         super().__init__()
         self._apply_gate = type(plain)._apply_gate.__get__(self)  # noqa: SLF001  which reads the two numbers
         self.alpha, self.limit = plain.alpha, plain.limit
+        self.kernels: Kernels | None = None  # which multiply with the chunks as they lie; None = torch
         for name in EXPERT_MAPS:
             num_experts, columns, num_outputs = getattr(plain, name).shape
             shape = (num_experts, num_outputs, mxfp4.row_bytes(columns))
@@ -95,7 +98,19 @@ class PackedExperts(nn.Module):
         """Return [n, out] for rows [n, in]."""
         weight: torch.Tensor = getattr(self, name)[expert]
         bias: torch.Tensor = getattr(self, f"{name}_bias")[expert]
-        return functional.linear(rows, mxfp4.expand(weight, rows.dtype)) + bias
+        if self.kernels is None:
+            return functional.linear(rows, mxfp4.expand(weight, rows.dtype)) + bias
+        floats, out = rows.float().contiguous(), torch.empty(len(rows), len(weight))
+        self.kernels.multiply(
+            abi.FLOAT32,
+            floats.data_ptr(),
+            abi.Linear(weight.data_ptr(), None, abi.MXFP4, None),
+            out.data_ptr(),
+            num_rows=len(rows),
+            columns=rows.shape[1],
+            num_outputs=len(weight),
+        )
+        return out.to(rows.dtype) + bias
 
 
 Quantized = QuantizedLinear | QuantizedEmbedding
@@ -133,3 +148,16 @@ def computed_dtype(module: Any) -> torch.dtype:
         if parameter.is_floating_point() and not name.endswith(SCALE)
     )
     return found
+
+
+def use_kernels(module: Any, kernels: Kernels | Missing) -> None:
+    """Let our kernels multiply where torch would make weights plain that they can read."""
+    for part in module.modules():
+        if isinstance(part, PackedExperts) and isinstance(kernels, Kernels):
+            part.kernels = kernels
+
+
+def name_of_kernels(module: Any) -> str | None:
+    """Return which kernels multiply parts of a module that torch computes; None = there are none."""
+    found = (part.kernels for part in module.modules() if isinstance(part, PackedExperts))
+    return next((kernels.name for kernels in found if kernels is not None), None)

@@ -43,7 +43,7 @@ def expand(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the plain weight [out, in] of chunks [out, bytes], in float32 or bfloat16, on any device."""
     chunks = weight.view(len(weight), -1, CHUNK_BYTES)
     both, powers = chunks[..., :BLOCK_BYTES], chunks[..., BLOCK_BYTES:].int() - BIAS
-    numbers = _NUMBERS.to(weight.device, dtype)[torch.cat((both & 15, both >> 4), -1).int()]
-    factors = torch.ldexp(torch.ones_like(powers, dtype=torch.float32), powers).to(dtype)
-    plain: torch.Tensor = (numbers * factors).flatten(1)
-    return plain
+    halves = torch.stack((both & 15, both >> 4), 2).int().view(-1)
+    numbers = _NUMBERS.to(weight.device, dtype).index_select(0, halves).view(*chunks.shape[:2], BLOCK)
+    numbers *= torch.ldexp(torch.ones_like(powers, dtype=torch.float32), powers).to(dtype)
+    return numbers.flatten(1)

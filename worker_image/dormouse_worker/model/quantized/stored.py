@@ -18,7 +18,7 @@ import torch
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.safetensors_files import StoredTensor
 from dormouse_worker.model.quantized.blocks import SCALE
-from dormouse_worker.model.quantized.grouped import pack
+from dormouse_worker.model.quantized.grouped import Chunks, pack
 from dormouse_worker.model.quantized.pieces import put
 from dormouse_worker.model.quantized.stored_kinds import ByGroups, Part, StoredKind, Unreadable
 from dormouse_worker.model.weights.layout import Slot
@@ -38,7 +38,7 @@ class StoredMap:
     rows: int
     columns: int
     parts: Mapping[str, Slot]
-    kept: int | None = None  # how many groups a chunk has of numbers that stay (see `grouped`); None = made plain
+    kept: Chunks | None = None  # how numbers that stay lie (see `grouped`); None = made plain
 
 
 def find_map(kind: StoredKind, name: str, shape: tuple[int, int], stored: Mapping[str, StoredTensor]) -> StoredMap:
@@ -138,7 +138,7 @@ class StoredSource:
             return self._kind.rows_of(parts, first, end, stored.columns)
         assert isinstance(self._kind, ByGroups), "others keep nothing"
         rows = self._kind.grouped_rows(parts, first, end, stored.columns)
-        if not rows.scales.isfinite().all():
+        if not rows.is_finite:
             raise Unreadable("holds a scale that is not finite")
         if not bool((rows.groups.diff() >= 0).all()):
             raise Unreadable("has an order of inputs, and config.json says desc_act false: set it to true")

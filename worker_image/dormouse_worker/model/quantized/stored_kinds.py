@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from dormouse_worker.model.quantized.grouped import Grouped, groups_in_chunk
+from dormouse_worker.model.quantized.grouped import Chunks, Grouped, chunks_of
 
 Tensors = Mapping[str, torch.Tensor]
 SCALES = ("F16", "BF16", "F32")
@@ -58,9 +58,9 @@ class ByGroups:
     group_size: int
     is_ordered = False
 
-    def groups_in_chunk(self, columns: int) -> int | None:
-        """Return how many groups a chunk has where numbers can be kept; None = they are made plain."""
-        return groups_in_chunk(self.group_size, columns) if self.bits == 4 and not self.is_ordered else None
+    def chunks_of(self, columns: int) -> Chunks | None:
+        """Return how numbers lie where they can be kept; None = they are made plain."""
+        return chunks_of(self.group_size, columns) if self.bits == 4 and not self.is_ordered else None
 
     def rows_of(self, tensors: Tensors, first: int, end: int, columns: int) -> torch.Tensor:
         """See `StoredKind`."""

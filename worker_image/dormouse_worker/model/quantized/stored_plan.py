@@ -17,7 +17,7 @@ from dormouse_worker.model.parallel.cut import num_input_ranks
 from dormouse_worker.model.quantized.blocks import SCALE
 from dormouse_worker.model.quantized.convert import keep
 from dormouse_worker.model.quantized.formats import KEPT, Format
-from dormouse_worker.model.quantized.grouped import CHUNK
+from dormouse_worker.model.quantized.grouped import CHUNK, Chunks
 from dormouse_worker.model.quantized.stored import WEIGHT, StoredMap, StoredSource, find_map, names_beside
 from dormouse_worker.model.quantized.stored_kinds import ByGroups, StoredKind
 from dormouse_worker.model.weights.reader import CheckpointSource, can_convert
@@ -71,7 +71,7 @@ def plan_stored(
     Places(skeleton.module).check_strangers(stored.keys() - set(names.values()) - beside, stored)
     kept = _kept(skeleton.module, kind, maps, joined, torn) if joined and isinstance(kind, ByGroups) else {}
     logger.info("%s: %d weights keep 4 bits, %d are made plain", kind.name, len(kept), len(maps) - len(kept))
-    keep(skeleton.module, {name: KEPT[count] for name, count in kept.items()})
+    keep(skeleton.module, {name: KEPT[chunks] for name, chunks in kept.items()})
     return StoredSource(
         checkpoint(names), kind, {name: replace(found, kept=kept.get(name)) for name, found in maps.items()}
     )
@@ -99,21 +99,27 @@ def _kept(
     maps: Mapping[str, StoredMap],
     joined: Sequence[Sequence[str]],
     torn: frozenset[str],
-) -> Mapping[str, int]:
-    """Return how many groups a chunk has, of the maps that are kept: all of those that are joined, or none."""
-    counts = {name: kind.groups_in_chunk(found.columns) for name, found in maps.items() if name not in torn}
-    return whole_joins(module, counts, joined)
+) -> Mapping[str, Chunks]:
+    """Return how the maps lie that are kept: all of those that are joined, or none."""
+    chunks = {name: kind.chunks_of(found.columns) for name, found in maps.items() if name not in torn}
+    return whole_joins(module, chunks, joined)
 
 
-def whole_joins(module: Any, counts: Mapping[str, int | None], joined: Sequence[Sequence[str]]) -> Mapping[str, int]:
-    """Return the counts of plain maps that have one, without those of which not all that are joined have."""
+def whole_joins(
+    module: Any, chunks: Mapping[str, Chunks | None], joined: Sequence[Sequence[str]]
+) -> Mapping[str, Chunks]:
+    """Return how plain maps lie that can be kept, without those that are joined and do not all lie so."""
     fitting = {
-        name: count
-        for name, count in counts.items()
-        if count is not None and type(module.get_submodule(name.removesuffix(WEIGHT))) is nn.Linear
+        name: found
+        for name, found in chunks.items()
+        if found is not None and type(module.get_submodule(name.removesuffix(WEIGHT))) is nn.Linear
     }
-    torn = {name for group in joined if not fitting.keys() >= set(group) for name in group}
-    return {name: count for name, count in fitting.items() if name not in torn}
+    torn = {name for group in joined if not _lie_alike([fitting.get(name) for name in group]) for name in group}
+    return {name: found for name, found in fitting.items() if name not in torn}
+
+
+def _lie_alike(found: Sequence[Chunks | None]) -> bool:
+    return None not in found and len(set(found)) == 1
 
 
 def is_plain(name: str, tensor: torch.Tensor, stored: Stored) -> bool:

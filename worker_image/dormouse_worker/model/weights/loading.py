@@ -27,7 +27,7 @@ from dormouse_worker.model.quantized.expert_plan import has_packed_experts, keep
 from dormouse_worker.model.quantized.gguf_plan import plan_gguf, require_generation
 from dormouse_worker.model.quantized.gguf_source import GgufSource
 from dormouse_worker.model.quantized.grouped import CHUNK
-from dormouse_worker.model.quantized.modules import find_formats
+from dormouse_worker.model.quantized.modules import find_formats, use_kernels
 from dormouse_worker.model.quantized.online import OnlineSource
 from dormouse_worker.model.quantized.stored import StoredSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
@@ -103,6 +103,8 @@ def load_weights(
     check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
     keeps_bits = kind is GENERATES and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits, packs_experts))
+    if keeps_bits:
+        use_kernels(plan.module, load_kernels())
     module = plan.module.eval().requires_grad_(requires_grad=False)
     tensors = sorted(iter_tensors(module), key=lambda named: named[0] not in plan.extras)  # what all layers need first
     memory = plan_layout(tensors, joined_parameters(module) if settings.model_impl != "transformers" else ())

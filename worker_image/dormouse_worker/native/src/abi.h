@@ -3,10 +3,10 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 12
+#define DM_VERSION 13
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
-enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4 };
+enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4, DM_W4_LOW = 5, DM_MXFP4 = 6 };
 
 // One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.
 struct DmGroup {

@@ -156,19 +156,19 @@ struct Pass {
     int64_t rows = batch.num_tokens;
     switch (map.format) {
       case DM_PLAIN: return linear<ADDS, A, W>(pool, in, map, out, rows, columns, num_outputs, space.packed, deltas);
-      case DM_W4_1: return grouped<ADDS, 1>(in, map, out, columns, num_outputs, deltas);
-      case DM_W4_4: return grouped<ADDS, 4>(in, map, out, columns, num_outputs, deltas);
+      case DM_W4_1: return grouped<ADDS, GroupedChunk<W, 1>>(in, map, out, columns, num_outputs, deltas);
+      case DM_W4_4: return grouped<ADDS, GroupedChunk<W, 4>>(in, map, out, columns, num_outputs, deltas);
+      case DM_W4_LOW: return grouped<ADDS, LowChunk<W>>(in, map, out, columns, num_outputs, deltas);
     }
     deltas.shrink(pool, in, rows, columns);
     quantize(pool, in, rows, columns, map.format, space.numbers, peaks);
     linear_numbers<ADDS, A, W>(pool, space.numbers, map, out, rows, num_outputs, deltas);
   }
 
-  template <bool ADDS, int GROUPS>
+  template <bool ADDS, class N>
   void grouped(const A *in, const DmLinear &map, float *out, int64_t columns, int64_t num_outputs,
                const Deltas<A, W> &deltas) {
-    linear<ADDS, A, W, GroupedChunk<W, GROUPS>>(pool, in, map, out, batch.num_tokens, columns, num_outputs,
-                                                space.packed, deltas);
+    linear<ADDS, A, W, N>(pool, in, map, out, batch.num_tokens, columns, num_outputs, space.packed, deltas);
   }
 
   template <class N>
@@ -183,6 +183,7 @@ struct Pass {
       case DM_PLAIN: return gate_of<W>(map, lora);
       case DM_W4_1: return gate_of<GroupedChunk<W, 1>>(map, lora);
       case DM_W4_4: return gate_of<GroupedChunk<W, 4>>(map, lora);
+      case DM_W4_LOW: return gate_of<LowChunk<W>>(map, lora);
     }
     Deltas<A, W> added = deltas(lora);
     added.shrink(pool, space.normed, rows, columns);

@@ -1,8 +1,10 @@
 // Weights of 4 bits as other tools round them (`model/quantized/grouped.py`): each group of inputs has a scale and a zero
 // of its own, and they become the very plain weights that they stand for, in the first cache or in registers.
 //
-//     chunk   128 columns: byte i has column i (its low half) and column 64 + i; scales and zeros of GROUPS groups
-//     weight  (nibble - zero) · scale, rounded to the model's type
+//     GroupedChunk  128 columns: byte i has column i (its low half) and column 64 + i; scales and zeros of GROUPS groups
+//                   weight = (nibble - zero) · scale, rounded to the model's type
+//     LowChunk      the same with what is added instead of a zero, of four groups
+//                   weight = nibble · scale + low, each step rounded to float32, then rounded to the model's type
 #pragma once
 
 #include "nibbles.h"
@@ -15,12 +17,38 @@ struct GroupedChunk {
   float scales[GROUPS];
   uint8_t zeros[4];  // GROUPS of them
 
+  typedef W Weight;
   static constexpr int COLUMNS = 2 * NIBBLE_GROUP / GROUPS;  // of a group
-  float scale(int64_t column) const { return scales[column / COLUMNS]; }
-  int32_t zero(int64_t column) const { return zeros[column / COLUMNS]; }
+  // The weights that numbers of 4 bits stand for, in a column's group; not rounded yet.
+  INLINE floats weights(ints numbers, int64_t column) const {
+    return __builtin_convertvector(numbers - (int32_t)zeros[column / COLUMNS], floats) * all(scales[column / COLUMNS]);
+  }
 };
 template <class W, int GROUPS>
 constexpr int64_t columns_of<GroupedChunk<W, GROUPS>> = 2 * NIBBLE_GROUP;
+
+template <class W>
+struct LowChunk {
+  uint8_t both[NIBBLE_GROUP];
+  float scales[4], lows[4];
+
+  typedef W Weight;
+  static constexpr int COLUMNS = 2 * NIBBLE_GROUP / 4;
+  INLINE floats weights(ints numbers, int64_t column) const {
+    floats product = __builtin_convertvector(numbers, floats) * all(scales[column / COLUMNS]);
+    return __builtin_assoc_barrier(product) + all(lows[column / COLUMNS]);  // not fused: the reader rounds twice
+  }
+};
+template <class W>
+constexpr int64_t columns_of<LowChunk<W>> = 2 * NIBBLE_GROUP;
+
+// Whether a chunk is one that becomes plain weights: `plain_of` and `add_chunk` know it.
+template <class C>
+constexpr bool becomes_plain = false;
+template <class W, int GROUPS>
+constexpr bool becomes_plain<GroupedChunk<W, GROUPS>> = true;
+template <class W>
+constexpr bool becomes_plain<LowChunk<W>> = true;
 
 INLINE floats rounded_to(floats x, float) { return x; }
 INLINE floats rounded_to(floats x, bf16) {
@@ -30,34 +58,32 @@ INLINE floats rounded_to(floats x, bf16) {
 }
 
 // Calls take(column, floats) for every LANES columns of a chunk, in their order.
-template <class W, int GROUPS, class Take>
-INLINE void plain_of(const GroupedChunk<W, GROUPS> &chunk, const Take &take) {
+template <class C, class Take>
+INLINE void plain_of(const C &chunk, const Take &take) {
   typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
   UNROLL for (int shift = 0; shift < 8; shift += 4)
     UNROLL for (int i = 0; i < NIBBLE_GROUP; i += LANES) {
       int column = i + NIBBLE_GROUP / 4 * shift;
       ints numbers = __builtin_convertvector((*(const bytes *)(chunk.both + i) >> shift) & 15, ints);
-      floats whole = __builtin_convertvector(numbers - chunk.zero(column), floats);
-      take(column, rounded_to(whole * all(chunk.scale(column)), W{}));
+      take(column, rounded_to(chunk.weights(numbers, column), typename C::Weight{}));
     }
 }
 
-template <class W, int GROUPS>
-INLINE void expand_chunk(const GroupedChunk<W, GROUPS> &chunk, float *out) {
+template <class C>
+INLINE void expand_chunk(const C &chunk, float *out) {
   plain_of(chunk, [&](int column, floats x) __attribute__((always_inline)) { store(out + column, x); });
 }
 
 #if defined(__AVX512BF16__)
 // Calls take(column, 32 weights) for every 32 columns of a chunk, in their order: each is found among its group's 16.
-template <int GROUPS, class Take>
-INLINE void halves_of(const GroupedChunk<bf16, GROUPS> &chunk, const Take &take) {
-  const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+template <class C, class Take>
+INLINE void halves_of(const C &chunk, const Take &take) {
+  const ints numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   __m512i table{};
   UNROLL for (int part = 0; part < 4; part++) {
     int column = part * 32;
-    if (part % (4 / GROUPS) == 0) {
-      __m512 whole = _mm512_sub_ps(numbers, _mm512_set1_ps((float)chunk.zero(column)));
-      __m256bh weights = _mm512_cvtneps_pbh(_mm512_mul_ps(whole, _mm512_set1_ps(chunk.scale(column))));
+    if (column % C::COLUMNS == 0) {
+      __m256bh weights = _mm512_cvtneps_pbh((__m512)chunk.weights(numbers, column));
       table = _mm512_castsi256_si512((__m256i)weights);
     }
     __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(chunk.both + column % NIBBLE_GROUP)));
@@ -66,31 +92,31 @@ INLINE void halves_of(const GroupedChunk<bf16, GROUPS> &chunk, const Take &take)
   }
 }
 
-template <int GROUPS>
-INLINE void expand_chunk(const GroupedChunk<bf16, GROUPS> &chunk, bf16 *out) {
+template <class C>
+INLINE void expand_chunk(const C &chunk, bf16 *out) {
   halves_of(chunk, [&](int column, __m512i x) __attribute__((always_inline)) { _mm512_storeu_si512(out + column, x); });
 }
 #endif
 
-template <class A, class W, int GROUPS>
-INLINE void expand(const GroupedChunk<W, GROUPS> *chunks, int64_t columns, A *out) {
-  for (int64_t k = 0; k < columns; k += 2 * NIBBLE_GROUP) expand_chunk(chunks[k / (2 * NIBBLE_GROUP)], out + k);
+template <class A, class C>
+  requires becomes_plain<C>
+INLINE void expand(const C *chunks, int64_t columns, A *out) {
+  for (int64_t k = 0; k < columns; k += columns_of<C>) expand_chunk(chunks[k / columns_of<C>], out + k);
 }
 
-template <class W, int GROUPS>
-struct Dot<float, GroupedChunk<W, GROUPS>> : Dot<float, float> {};
-template <class W, int GROUPS>
-struct Dot<bf16, GroupedChunk<W, GROUPS>> : Dot<bf16, bf16> {};
+template <class A, class C>
+  requires becomes_plain<C>
+struct Dot<A, C> : Dot<A, A> {};
 
 // Adds a chunk's products to the sums: in the order that the weights would have as plain ones.
-template <class W, int GROUPS>
-INLINE floats add_chunk(floats sums, const float *in, const GroupedChunk<W, GROUPS> &chunk) {
+template <class C>
+INLINE floats add_chunk(floats sums, const float *in, const C &chunk) {
   plain_of(chunk, [&](int column, floats x) __attribute__((always_inline)) { sums = load(in + column) * x + sums; });
   return sums;
 }
 #if defined(__AVX512BF16__)
-template <int GROUPS>
-INLINE floats add_chunk(floats sums, const bf16 *in, const GroupedChunk<bf16, GROUPS> &chunk) {
+template <class C>
+INLINE floats add_chunk(floats sums, const bf16 *in, const C &chunk) {
   typedef Dot<bf16, bf16> D;
   halves_of(chunk, [&](int column, __m512i x) __attribute__((always_inline)) {
     sums = D::add(sums, D::left(in + column), x);

@@ -42,6 +42,7 @@ int64_t bytes_of_row(int64_t format, int64_t columns) {
     case DM_INT4: return chunks * (int64_t)sizeof(Chunk);
     case DM_W4_1: return chunks * (int64_t)sizeof(GroupedChunk<W, 1>);
     case DM_W4_4: return chunks * (int64_t)sizeof(GroupedChunk<W, 4>);
+    case DM_W4_LOW: return chunks * (int64_t)sizeof(LowChunk<W>);
     default: return columns * (int64_t)sizeof(W);
   }
 }

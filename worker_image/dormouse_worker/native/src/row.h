@@ -49,10 +49,10 @@ INLINE void four_products(const A *in, const W *const *weights, int64_t columns,
 }
 
 // The same for four weights at a time: each chunk's additions wait for one another.
-template <class A, class W, int GROUPS>
-INLINE void four_products(const A *in, const GroupedChunk<W, GROUPS> *const *weights, int64_t columns, int64_t depth,
-                          float *out) {
-  constexpr int64_t step = columns_of<GroupedChunk<W, GROUPS>>;
+template <class A, class C>
+  requires becomes_plain<C>
+INLINE void four_products(const A *in, const C *const *weights, int64_t columns, int64_t depth, float *out) {
+  constexpr int64_t step = columns_of<C>;
   four before{};
   for (int64_t k = 0; k < columns; k += depth) {
     floats total[TILE_WEIGHTS]{};

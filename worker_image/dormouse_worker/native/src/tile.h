@@ -4,7 +4,7 @@
 // 16 registers it is 3 rows. Weights are read once from memory, those of a tile further on while this one computes.
 #pragma once
 
-#include "grouped.h"
+#include "powers.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ using OutOf = Out<typename Dot<A, W>::Number>;
 // begins one.
 template <class W>
 struct Requests {
-  static constexpr int64_t LINE = columns_of<W> > 1 ? columns_of<W> : 64 / (int64_t)sizeof(W);  // columns
+  static constexpr int64_t LINE = columns_of<W> * (sizeof(W) < 64 ? 64 / sizeof(W) : 1);  // columns
   const W *const *read;
   int64_t distance;
   int64_t first, last;
