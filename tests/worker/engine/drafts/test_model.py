@@ -10,7 +10,7 @@ from dormouse_worker.engine.drafts.model import MAX_PAUSE_PASSES, ModelPace
 from dormouse_worker.engine.drafts.pace import RowCosts
 from dormouse_worker.engine.drafts.turn import DraftTurn
 from dormouse_worker.engine.testing import ManualClock, make_report, make_sampling
-from dormouse_worker.engine.testing_drafts import FakeDraftModel, draft_always
+from dormouse_worker.engine.testing_drafts import FakeDraftModel
 from dormouse_worker.engine.testing_executor import FakeExecutor
 from tests.worker.engine.engine_kit import expected, finish
 
@@ -193,18 +193,6 @@ def test_without_blocks_to_spare_nothing_is_wanted():
     for name in "abc":
         engine.add(AddRequest(name, PROMPT, make_sampling(max_tokens=40)))
     assert finish(engine, {name: [] for name in "abc"}) == dict.fromkeys("abc", expected(PROMPT, 40))
-
-
-@pytest.mark.parametrize("method", ["draft", "ngram"])
-def test_who_always_drafts_does_so_however_little_it_pays(method):
-    """As other tests want it: here each token of the model beside is wrong, and costs a second."""
-    engine, executor = make_engine(
-        FakeDraftModel(wrong_every=1, seconds_per_token=1.0), speculation_method=method, num_speculative_tokens=2
-    )
-    draft_always(engine)
-    ask(engine, max_tokens=20)
-    if method == "draft":
-        assert drafted(executor)[2:16] == [2] * 14, "up to the last tokens"
 
 
 def test_each_shows_what_it_has():
