@@ -68,15 +68,9 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 	$(PY) -m tools.demo_model
 
 .PHONY: unit
-unit: parts pure ## Unit tests (no cluster, no network)
-
-.PHONY: parts
-parts: install ## Unit tests but those of what decides
+unit: install ## Unit tests (no cluster, no network)
 	$(STEADY) -n 3 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
-
-.PHONY: pure
-pure: install ## Unit tests of what decides, with every branch; whatever else runs comes first
-	nice $(STEADY) -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(STEADY) -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
@@ -119,9 +113,9 @@ static: lint typecheck ## Both checks that run nothing
 
 .PHONY: test
 test: prepare ## All set-up, then every test but the slow ones (what needs no cluster runs while others wait for something)
-	$(MAKE) --no-print-directory -j 2 static parts
+	$(MAKE) --no-print-directory -j 2 static unit
 	$(MAKE) --no-print-directory -j 3 ready integration faults
-	$(MAKE) --no-print-directory -j 2 e2e pure
+	$(MAKE) --no-print-directory e2e
 
 .PHONY: test-long
 test-long: prepare ## Every fault, the ladder, a lost node; writes records to tests/records/ (an hour)
