@@ -22,9 +22,9 @@ from tests.gpu.bench_steps import decode_ahead_step_s, decode_step_s, prefill_s,
 from tests.gpu.device_kit import GIB, MIB, Kit
 from tests.gpu.large_model import LLAMA_8B, TINY, Shape, write_large_model
 from tests.gpu.limits import Limits, measure_limits
+from tests.gpu.shares import PROGRAM
 
 BLOCK_SIZE, ELEMENT_BYTES = 16, 2
-PROGRAM = Path(__file__).with_name("__main__.py")
 SLEEP_S_PER_16_GB, COLD_START_S, FIRST_TOKEN_S, RESIDUE_GIB = 0.1, 12, 0.15, 1.0
 H2D_SHARES = {1: 0.9, 2: 0.6}  # of a wake, by level
 DECODE_SHARE = 0.8  # at batch 1

@@ -20,10 +20,10 @@ from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.memory.profile import profile_batches
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.device_kit import GIB, GpuKit, Kit
+from tests.gpu.shares import PROGRAM
 
 MAX_ERROR_PERCENT = 3
 BLOCK_SIZE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 16, 256, 8192
-PROGRAM = Path(__file__).with_name("__main__.py")
 
 
 def run(kit: Kit) -> list[Row]:
