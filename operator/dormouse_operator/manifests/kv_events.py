@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-from dormouse_api.names import KV_EVENTS_PORT, KV_REPLAY_PORT
+from dormouse_api.names import KV_EVENTS_PORT, KV_REPLAY_PORT, POD_IP_VARIABLE
 from dormouse_operator.manifests.common import Manifest
 from dormouse_operator.model import Deployment, Serving, Subscriber
-
-_POD_IP = "DORMOUSE_POD_IP"  # the worker puts it into its topic: arguments of all pods are the same
 
 
 def events_config(deployment: Deployment) -> str | None:
@@ -20,14 +18,15 @@ def events_config(deployment: Deployment) -> str | None:
             "enable_kv_cache_events": True,
             "endpoint": f"tcp://*:{KV_EVENTS_PORT}",
             "replay_endpoint": f"tcp://*:{KV_REPLAY_PORT}",
-            "topic": f"kv@{{{_POD_IP}}}@{deployment.model.served_name}",
+            # the worker puts its address in: arguments of all pods are the same
+            "topic": f"kv@{{{POD_IP_VARIABLE}}}@{deployment.model.served_name}",
         }
     )
 
 
 def events_environment(serving: Serving) -> list[Manifest]:
     """Return the variable with the pod's address."""
-    address = {"name": _POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    address = {"name": POD_IP_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [address] if serving.kv_subscribers else []
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dormouse_api.names import POD_IP_VARIABLE
 from dormouse_worker.common.kv_events import KvEventsConfig, is_bound
 from dormouse_worker.front.kv_events.publisher import Kept, NextKept, NoPublisher, Publisher
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLAG = "--kv-events-config"
-POD_IP = "DORMOUSE_POD_IP"  # whose value stands for its name in braces in a topic
 MAX_QUESTION_BYTES = 1024  # a longer one, or a longer topic, ends its connection
 MAX_REPLAYS = 8  # at once; who asks for one more hears nothing
 REPLAY_HWM = 64  # batches that wait for one asker
@@ -40,7 +40,7 @@ def make_publisher(config: KvEventsConfig, clock: Callable[[], float], environ: 
     """Return what the settings ask for; it does nothing before it is started."""
     if not config.is_on:
         return NoPublisher()
-    topic = config.topic.replace(f"{{{POD_IP}}}", environ.get(POD_IP, ""))
+    topic = config.topic.replace(f"{{{POD_IP_VARIABLE}}}", environ.get(POD_IP_VARIABLE, ""))
     return Publisher(ZmqSockets(config, topic, clock=clock), config, time.time)
 
 
