@@ -22,7 +22,15 @@ from tests.gpu.shares import num_processes, share_out
 from tools.bootstrap import ROOT
 
 LIMIT_S = 120  # on a GPU, where every case compiles kernels of its own
-INTERPRETED = ("head-size-80", "heads-8-on-1", "block-size-8", "window-20", "soft-cap-sinks-window", "independence")
+INTERPRETED = (
+    "head-size-80",
+    "heads-8-on-1",
+    "block-size-8",
+    "window-20",
+    "soft-cap-sinks-window",
+    "8-bits",
+    "independence",
+)
 
 
 def run(kit: Kit) -> list[Row]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from dormouse_worker.model.attention.choose import BUILT_IN
+from dormouse_worker.model.attention.choose import BUILT_IN, refuse
 from dormouse_worker.model.attention.interface import (
     AttentionBackend,
     AttentionMetadata,
@@ -57,6 +57,18 @@ def make_cases() -> tuple[Case, ...]:
         Case("decoding-alone", spans=DECODING),
         Case("window-shorter-than-a-step", heads=(2, 2), sizes=(256, 16), window=1, spans=((0, 40),)),
         Case("prefill-of-several-tiles", heads=(32, 2), spans=((0, 14), (30, 50))),
+        Case("8-bits", is_rounded=True, spans=((20, 21), (3, 20), (64, 65))),
+        Case("8-bits-odd-heads", is_rounded=True, sizes=(17, 33), dtype=torch.float16, spans=((0, 3), (40, 41))),
+        Case(
+            "8-bits-window-soft-cap-sinks",
+            is_rounded=True,
+            sizes=(64, 48),
+            dtype=torch.bfloat16,
+            window=9,
+            soft_cap=5.0,
+            has_sinks=True,
+            spans=((20, 21), (3, 20)),
+        ),
         *(_random_case(seed) for seed in range(6)),
     )
 
@@ -93,6 +105,8 @@ def make_long_cases() -> tuple[Case, ...]:
         replace(common, name="long-large-blocks", block_size=256),
         replace(common, name="long-large-heads", heads=(8, 4), sizes=(256, 256)),
         replace(common, name="long-float32", heads=(8, 2), dtype=torch.float32),
+        replace(common, name="long-8-bits", is_rounded=True),
+        replace(common, name="long-8-bits-float16", is_rounded=True, dtype=torch.float16),
     )
 
 
@@ -110,7 +124,7 @@ def run_cases(
     name: str, factory: BackendFactory, machine: Machine, device: torch.device, cases: Sequence[Case]
 ) -> list[Result]:
     """Check a backend on a device; what it refuses says so. A backend for graphs is also asked for equal bits."""
-    refusals = {case: factory.supports(machine, case.shape) for case in cases}
+    refusals = {case: refuse(factory, machine, [case.shape]) for case in cases}
     results = [
         Result(name, case.name, None, refusal) if refusal else Result(name, case.name, error_of(case, factory, device))
         for case, refusal in refusals.items()
@@ -180,7 +194,11 @@ def check_independence(make: Make, device: torch.device) -> None:
 
     Raises AssertionError where it is not.
     """
-    case = Case("independence", spans=DECODING)
+    for is_rounded in (False, True):
+        _check_independence(make, Case("independence", spans=DECODING, is_rounded=is_rounded), device)
+
+
+def _check_independence(make: Make, case: Case, device: torch.device) -> None:
     backend, world = make(sizes_of(case)), World(case, device)
     together = backend.plan(world.metadata, device)
     together.write(world.layer, world.key, world.value)

@@ -1,4 +1,4 @@
-"""Weights of fewer bits, rounded by us or as other tools store them: what the CPU says.
+"""Weights of fewer bits, rounded by us or as other tools store them, and a cache of 8 bits: what the CPU says.
 
 GGUF files are read in host memory into weights that are of these kinds on the device, or plain.
 """
@@ -50,6 +50,8 @@ def run(kit: Kit) -> list[Row]:
             if name not in ONLINE:
                 quantize_model(directory, name, KEPT | KINDS)
             rows += _compare(kit, directory, name, {"quantization": name} if name in ONLINE else {})
+        plain = write_tiny_model(Path(folder, "plain"), "qwen2", **SIZES)
+        rows += _compare(kit, plain, "cache of 8 bits", {"kv_cache_dtype": "int8"})
     return rows
 
 

@@ -64,7 +64,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "int8"],
         flag(
             "type of the keys and values in the cache: auto = the model's own (default), int8 = 8 bits with a scale "
-            "for each head of each token, which is nearly twice as many blocks; on processors"
+            "for each head of each token, which is nearly twice as many blocks"
         ),
     ] = "auto"
     prefault_kv_cache: Annotated[

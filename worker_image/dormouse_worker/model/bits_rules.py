@@ -38,8 +38,6 @@ def check_cache_dtype(settings: EngineSettings, *, generates: bool, sees: bool) 
     """Raise InvalidSettings where nothing reads such a cache."""
     if not is_rounded(settings):
         return
-    if settings.device != "cpu":
-        _refuse(settings, f"so far only kernels for processors read it, not {settings.device}'s")
     if sees:
         _refuse(settings, "so far it is not combined with a model that reads images")
     if not generates:

@@ -21,12 +21,20 @@ from dormouse_worker.model.attention.triton_launch import Launcher, padded
 from tests.gpu.attention_cases import sizes_of
 from tests.gpu.attention_world import Case, World
 
-POINTERS = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32"}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int8: "*i8",
+}
+EIGHT_BITS = Case("8 bits", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16, is_rounded=True)
 CASES = (
     (80, Case("plain", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16)),
     (90, Case("large-heads", heads=(8, 4), sizes=(256, 256), dtype=torch.bfloat16)),
     (89, Case("odd-heads", heads=(7, 1), sizes=(40, 40), dtype=torch.float16, soft_cap=3.0, has_sinks=True)),
     (86, Case("float32", heads=(4, 2), sizes=(48, 32), window=9)),
+    *((capability, EIGHT_BITS) for capability in (80, 89, 90, 100)),
 )
 
 

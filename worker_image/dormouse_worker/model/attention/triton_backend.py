@@ -65,7 +65,7 @@ class TritonPlan:
 
     def attend(self, call: AttentionCall, query: torch.Tensor, layer: LayerCache) -> torch.Tensor:
         """See `AttentionPlan`."""
-        output = query.new_empty(query.shape[0], query.shape[1], layer.value.shape[-1])
+        output = query.new_empty(query.shape[0], query.shape[1], layer.sizes[1])
         if len(self.decode):
             scratch = Scratch(self.workspace.parts, self.workspace.totals, self.num_splits)
             self.launcher.decode(call, query, layer, Work(self.decode, self.tables), scratch, output)
@@ -99,6 +99,7 @@ class TritonBackend:
     """Makes plans; owns the workspace. Kernels run on the current CUDA device and stream."""
 
     name = "triton"
+    reads_rounded = True
     graph_support = GraphSupport.DECODE
 
     def __init__(self, sizes: BackendSizes, splitting: Splitting = SPLITTING, *, widens: bool = False) -> None:

@@ -27,12 +27,17 @@ How long a split is follows from the sequence's own length alone, so a sequence'
 in any batch. Everything is masked to the true head sizes; tables and pools are never read outside [begin, stop).
 Annotations are read by Triton: a parameter is a value of the launch, or a `tl.constexpr` that is compiled in. A mask
 never joins a vector and a scalar comparison by `&`, which the interpreter of triton 3.9 turns into integers.
+
+Pools of 8 bits are of rows of `cache_rows`, so KEY_ROW > KEY_SIZE. Their numbers are multiplied as they are, exact in
+bfloat16; scales are applied to scores and weights.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from dormouse_worker.model.attention.triton_rows import mix, scaled, store_rounded
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -53,20 +58,31 @@ def write_cache(
     VALUE_SIZE: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
+    KEY_ROW: tl.constexpr,
+    VALUE_ROW: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    MIX_STEPS: tl.constexpr,
 ):
     """Store one head of one row, programs [T, Hkv]; a row with slot -1 is a dummy and stored nowhere."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     slot = tl.load(slots + row).to(tl.int64)
     at = slot * NUM_HEADS + head
-    key_column = tl.arange(0, KEY_PAD)
-    is_key = key_column < tl.where(slot >= 0, KEY_SIZE, 0)
-    found = tl.load(key + row * key_row_stride + head * key_head_stride + key_column, mask=is_key)
-    tl.store(key_pool + at * KEY_SIZE + key_column, found, mask=is_key)
-    value_column = tl.arange(0, VALUE_PAD)
-    is_value = value_column < tl.where(slot >= 0, VALUE_SIZE, 0)
-    found = tl.load(value + row * value_row_stride + head * value_head_stride + value_column, mask=is_value)
-    tl.store(value_pool + at * VALUE_SIZE + value_column, found, mask=is_value)
+    column = tl.arange(0, KEY_PAD)[None, :]
+    limit = tl.where(slot >= 0, KEY_SIZE, 0)
+    found = tl.load(key + row * key_row_stride + head * key_head_stride + column, mask=column < limit, other=0.0)
+    if IS_ROUNDED:
+        mixed = mix(found.to(tl.float32), 1, KEY_PAD, MIX_STEPS)
+        store_rounded(mixed, key_pool + at * KEY_ROW, limit, KEY_SIZE, KEY_PAD)
+    else:
+        tl.store(key_pool + at * KEY_ROW + column, found, mask=column < limit)
+    column = tl.arange(0, VALUE_PAD)[None, :]
+    limit = tl.where(slot >= 0, VALUE_SIZE, 0)
+    found = tl.load(value + row * value_row_stride + head * value_head_stride + column, mask=column < limit, other=0.0)
+    if IS_ROUNDED:
+        store_rounded(found.to(tl.float32), value_pool + at * VALUE_ROW, limit, VALUE_SIZE, VALUE_PAD)
+    else:
+        tl.store(value_pool + at * VALUE_ROW + column, found, mask=column < limit)
 
 
 @triton.jit(do_not_specialize=["window", "table_stride"])
@@ -91,6 +107,11 @@ def attend_tiles(
     VALUE_SIZE: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
+    KEY_ROW: tl.constexpr,
+    VALUE_ROW: tl.constexpr,
+    IS_ROUNDED: tl.constexpr,
+    MIX_STEPS: tl.constexpr,
+    MIX_FACTOR: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
@@ -135,7 +156,8 @@ def attend_tiles(
     queries = tl.load(
         query + query_at + key_column[None, :], mask=is_row[:, None] & (key_column < KEY_SIZE)[None, :], other=0.0
     )
-
+    if IS_ROUNDED:
+        queries = (mix(queries.to(tl.float32), ROWS, KEY_PAD, MIX_STEPS) * MIX_FACTOR).to(queries.dtype)
     if WIDENS:
         queries = queries.to(tl.float32)
 
@@ -155,13 +177,12 @@ def attend_tiles(
         slot = block.to(tl.int64) * BLOCK_SIZE + key_position % BLOCK_SIZE
         pool_row = slot * NUM_KV_HEADS + kv_head
         keys = tl.load(
-            key_pool + pool_row[None, :] * KEY_SIZE + key_column[:, None],
+            key_pool + pool_row[None, :] * KEY_ROW + key_column[:, None],
             mask=is_key[None, :] & (key_column < KEY_SIZE)[:, None],
             other=0.0,
         )
-        if WIDENS:
-            keys = keys.to(tl.float32)
-        scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee") * scale
+        scores = scaled(scores, key_pool + pool_row * KEY_ROW, KEY_SIZE, is_key, IS_ROUNDED)
         if HAS_SOFT_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)  # = cap · tanh(score / cap)
         distance = position[:, None] - key_position[None, :]
@@ -173,11 +194,14 @@ def attend_tiles(
         decay = tl.exp2(best - finite)
         weights = tl.exp2(scores - finite[:, None])
         values = tl.load(
-            value_pool + pool_row[:, None] * VALUE_SIZE + value_column[None, :],
+            value_pool + pool_row[:, None] * VALUE_ROW + value_column[None, :],
             mask=is_key[:, None] & (value_column < VALUE_SIZE)[None, :],
             other=0.0,
         )
         total = total * decay + tl.sum(weights, 1)
+        weights = scaled(weights, value_pool + pool_row * VALUE_ROW, VALUE_SIZE, is_key, IS_ROUNDED)
+        if IS_ROUNDED:
+            values = values.to(queries.dtype if queries.dtype == tl.float32 else tl.bfloat16)  # float16 ends at 6e-8
         weights = weights.to(values.dtype)
         if WIDENS:
             weights = weights.to(tl.float32)

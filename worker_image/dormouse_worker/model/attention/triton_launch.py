@@ -13,6 +13,7 @@ import torch
 
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
+from dormouse_worker.model.quantized.blocks import block_size_of
 
 NO_WINDOW = 1 << 30
 MIN_DOT = 16  # tensor cores multiply matrices of at least this side
@@ -68,8 +69,7 @@ class Launcher:
     def write(self, layer: LayerCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key [T, Hkv, D] and value [T, Hkv, Dv] at slots [T], -1 = nowhere."""
         key, value = _with_dense_heads(key), _with_dense_heads(value)
-        num_heads, key_size, value_size = *key.shape[1:], value.shape[2]
-        self.kernels.write_cache[len(slots), num_heads](
+        self.kernels.write_cache[len(slots), key.shape[1]](
             key,
             value,
             slots,
@@ -77,11 +77,8 @@ class Launcher:
             layer.value,
             *key.stride()[:2],
             *value.stride()[:2],
-            NUM_HEADS=num_heads,
-            KEY_SIZE=key_size,
-            VALUE_SIZE=value_size,
-            KEY_PAD=padded(key_size),
-            VALUE_PAD=padded(value_size),
+            NUM_HEADS=key.shape[1],
+            **_row_constants(layer),
             num_warps=1,
         )
 
@@ -107,7 +104,7 @@ class Launcher:
     ) -> None:
         """Attend with tiles of one query, each divided into splits, and join them."""
         self._attend(call, query, layer, work, scratch, output)
-        value_size = layer.value.shape[2]
+        value_size = layer.sizes[1]
         self.kernels.join_splits[len(work.tiles), query.shape[1]](
             output,
             scratch.parts,
@@ -143,7 +140,7 @@ class Launcher:
             query if call.sinks is None else call.sinks,
             work.tiles,
             work.tables,
-            float(call.scale),
+            float(call.scale) * (block_size_of(layer.sizes[0]) ** -0.5 if layer.is_rounded else 1.0),
             float(call.soft_cap or 0.0),  # an integer would be compiled in as one
             min(call.window or NO_WINDOW, NO_WINDOW),
             *query.stride()[:2],
@@ -156,17 +153,15 @@ class Launcher:
     def _compiled_in(
         self, call: AttentionCall, query: torch.Tensor, layer: LayerCache, *, is_split: bool
     ) -> dict[str, Any]:
-        (_, num_kv_heads, key_size), value_size = layer.key.shape, layer.value.shape[2]
+        num_kv_heads, sizes = layer.key.shape[1], layer.sizes
         group = query.shape[1] // num_kv_heads
         queries = 1 if is_split else self.queries_per_tile
-        step = choose_keys_per_step(max(key_size, value_size), query.element_size())
+        step = choose_keys_per_step(max(sizes), query.element_size())
         return {
             "NUM_KV_HEADS": num_kv_heads,
             "GROUP": group,
-            "KEY_SIZE": key_size,
-            "VALUE_SIZE": value_size,
-            "KEY_PAD": padded(key_size),
-            "VALUE_PAD": padded(value_size),
+            **_row_constants(layer),
+            "MIX_FACTOR": block_size_of(sizes[0]) ** -0.5,
             "BLOCK_SIZE": self.block_size,
             "ROWS": padded(queries * group),
             "KEYS": step,
@@ -177,6 +172,21 @@ class Launcher:
             "MIN_SPLIT": self.splitting.min_tokens,
             "WIDENS": self.widens,
         }
+
+
+def _row_constants(layer: LayerCache) -> dict[str, Any]:
+    """Return what both kernels are told of a pool's rows."""
+    key_size, value_size = layer.sizes
+    return {
+        "KEY_SIZE": key_size,
+        "VALUE_SIZE": value_size,
+        "KEY_PAD": padded(key_size),
+        "VALUE_PAD": padded(value_size),
+        "KEY_ROW": layer.key.shape[2],
+        "VALUE_ROW": layer.value.shape[2],
+        "IS_ROUNDED": layer.is_rounded,
+        "MIX_STEPS": block_size_of(key_size).bit_length() - 1,
+    }
 
 
 def choose_keys_per_step(head_size: int, element_bytes: int) -> int:
