@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.worker.executor.plain_heads import ThirdHead
 from tools import train_head
 
 WEIGHTS = "model.safetensors"
@@ -71,6 +72,26 @@ def head(directory, target, scale=1.0, rows=None, steps=40):
     for weight in made.parameters():
         weight.mul_(scale)
     train_head.save(made, model.config, directory)
+    return directory
+
+
+def third_head(directory, target, scale=1.0, rows=None, steps=60, depths=(0, 1, 2)):
+    """Return an EAGLE-3 head of chance, or one that has learned a row of tokens, whose vocabulary is smaller."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval().requires_grad_(False)
+    known = rows[0] if rows else ()
+    made = ThirdHead(model.config, sorted({*range(0, model.config.vocab_size, 2), *known}), depths)
+    if rows:
+        made.learn(model, rows[0], steps)
+    made.requires_grad_(False)
+    for weight in made.parameters():
+        weight.mul_(scale)
+    directory.mkdir(parents=True)
+    own = {"draft_vocab_size": len(made.d2t), "eagle_aux_hidden_state_layer_ids": list(depths)}
+    settings = {"num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"], **own}
+    of_target = json.loads((target / "config.json").read_text("utf-8"))
+    (directory / "config.json").write_text(json.dumps(of_target | settings), "utf-8")
+    save_file({name: each.contiguous() for name, each in made.state_dict().items()}, directory / WEIGHTS)
     return directory
 
 

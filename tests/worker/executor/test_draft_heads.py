@@ -6,17 +6,17 @@ import random
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from dormouse_worker.executor.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
+from tests.worker.executor.plain_heads import PlainFirst, PlainThird
 from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding
 from tests.worker.executor.test_grammar_crossings import kill_and_resume
-from tools import train_head
 
 GREEDY = {"temperature": 0.0, "max_tokens": 30}
+KINDS = ["taught", "ignorant", "broken", "third, taught", "third, ignorant", "third, broken"]
+PLAIN = {"ignorant": PlainFirst, "third, ignorant": PlainThird}
 LONG = [(7 * place) % 250 for place in range(80)]
 
 
@@ -47,6 +47,9 @@ def heads(tiny_model, tmp_path_factory, truth):
         "taught": draft_kit.head(root / "taught", tiny_model, rows=rows),
         "ignorant": draft_kit.head(root / "ignorant", tiny_model),
         "broken": draft_kit.head(root / "broken", tiny_model, scale=1e30),
+        "third, taught": draft_kit.third_head(root / "third-taught", tiny_model, rows=rows),
+        "third, ignorant": draft_kit.third_head(root / "third-ignorant", tiny_model),
+        "third, broken": draft_kit.third_head(root / "third-broken", tiny_model, scale=1e30),
     }
 
 
@@ -57,15 +60,15 @@ def ask(directory, head, **settings):
     return asking
 
 
-@pytest.mark.parametrize("kind", ["taught", "ignorant", "broken"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_with_any_head_every_kind_of_sampling_says_the_same(tiny_model, heads, truth, kind):
     asking = ask(tiny_model, heads[kind], max_num_seqs=64)
     for together in (True, False):
         said, told = asking.say(ASKED, together=together)
         same_but_rounding(said, truth)
         scored, taken = count(told)
-        assert scored > taken > 0 if kind == "taught" else scored >= taken
-        assert (kind == "broken") == (scored == 0)
+        assert scored > taken > 0 if "taught" in kind else scored >= taken
+        assert ("broken" in kind) == (scored == 0)
     asking.close()
 
 
@@ -86,35 +89,13 @@ class Overheard:
         return proposals
 
 
-class Plainly:
-    """A model and its head in torch, over whole sequences."""
-
-    def __init__(self, directory, head):
-        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        self._head = train_head.build_head(self._model.config)
-        self._head.load_state_dict(load_file(head / draft_kit.WEIGHTS), strict=False)
-
-    @torch.no_grad()
-    def regret(self, tokens, drafts):
-        """Return by how much the head's best tokens were likelier than the drafts at most, in logits."""
-        states = self._model.model(input_ids=torch.tensor([tokens[:-1]])).last_hidden_state
-        known, most = list(tokens), 0.0
-        for draft in drafts:
-            vectors = self._model.get_input_embeddings()(torch.tensor([known[1:]]))
-            last = train_head.guess(self._head, vectors, states)[:, -1:]
-            logits = self._model.lm_head(last)[0, 0]
-            most = max(most, float(logits.max() - logits[draft]))
-            known.append(draft)
-            states = torch.cat([states, last], dim=1)
-        return most
-
-
+@pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize(
     "settings", [{}, {"max_num_batched_tokens": 16, "max_num_seqs": 8, "swap_space_bytes": 1 << 20}]
 )
-def test_it_says_what_it_says_over_the_whole_sequence(tiny_model, heads, monkeypatch, settings):
-    asking = ask(tiny_model, heads["ignorant"], num_speculative_tokens=3, **settings)
-    overheard, plainly = Overheard(asking, monkeypatch), Plainly(tiny_model, heads["ignorant"])
+def test_it_says_what_it_says_over_the_whole_sequence(tiny_model, heads, monkeypatch, settings, kind):
+    asking = ask(tiny_model, heads[kind], num_speculative_tokens=3, **settings)
+    overheard, plainly = Overheard(asking, monkeypatch), PLAIN[kind](tiny_model, heads[kind])
     _, told = asking.say([{**GREEDY, "max_tokens": 36 + number} for number in range(5)], prompt=LONG[:37])
     assert sum(message.preemptions for message in told) > 0
     asking.say([GREEDY], prompt=LONG[:37])  # of which a part is known by now
@@ -224,6 +205,34 @@ def test_names_that_other_engines_give_its_class_and_unread_tensors_are_taken(ti
             {"embed_tokens.weight": torch.zeros(260, 32), "fc.bias": torch.zeros(32), "lm_head.weight": torch.zeros(1)}
         ),
     )
+    asking = ask(tiny_model, head)
+    said, told = asking.say(ASKED[:1])
+    assert said == truth[:1]
+    assert count(told)[1] > 0
+    asking.close()
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_eagle_3_head_may_be_named_as_other_engines_name_it(tiny_model, heads, tmp_path, truth, is_whole):
+    head = draft_kit.same(tmp_path / "head", heads["third, taught"])
+    draft_kit.change_config(
+        head,
+        architectures=["Eagle3LlamaForCausalLM"],
+        eagle_aux_hidden_state_layer_ids=None,
+        eagle_config={"eagle_aux_hidden_state_layer_ids": [-1, 0, 1], "use_aux_hidden_state": True},
+        **({"draft_vocab_size": None} if is_whole else {}),
+    )
+
+    def rename(weights):
+        for name in [name for name in weights if name.startswith("midlayer.")]:
+            weights[name.replace("midlayer.", "layers.0.")] = weights.pop(name)
+        (own,) = weights.pop("t2d").nonzero(as_tuple=True)
+        if is_whole:
+            del weights["d2t"]
+            weights["lm_head.weight"] = torch.zeros(260, 32).index_copy_(0, own, weights["lm_head.weight"])
+        weights["embed_tokens.weight"] = torch.zeros(260, 32)
+
+    draft_kit.change_weights(head, rename)
     asking = ask(tiny_model, head)
     said, told = asking.say(ASKED[:1])
     assert said == truth[:1]

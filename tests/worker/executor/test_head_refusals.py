@@ -16,6 +16,12 @@ def ignorant(tiny_model, tmp_path_factory):
     return draft_kit.head(tmp_path_factory.mktemp("heads") / "ignorant", tiny_model)
 
 
+@pytest.fixture(scope="module")
+def third(tiny_model, tmp_path_factory):
+    """Return the directory of an EAGLE-3 head of chance that goes with the model."""
+    return draft_kit.third_head(tmp_path_factory.mktemp("heads") / "third", tiny_model)
+
+
 def less(weights, name="layers.0.mlp.down_proj.weight"):
     del weights[name]
 
@@ -32,8 +38,12 @@ def more(weights):
     weights["layers.0.input_layernorm.weight"] = torch.ones(32)
 
 
-def third(weights):
-    weights["midlayer.hidden_norm.weight"] = torch.ones(32)
+def wide(weights):
+    weights["midlayer.self_attn.k_proj.weight"] = weights["midlayer.self_attn.k_proj.weight"][:, :32].contiguous()
+
+
+def foreign(weights):
+    weights["d2t"][-1] = 260
 
 
 def refusal(directory, head, **settings):
@@ -61,12 +71,38 @@ def refusal(directory, head, **settings):
         (lambda head: change_weights(head, narrow), "ModelInvalid", "fc.weight is [32, 63], not [32, 64]"),
         (lambda head: change_weights(head, halve), "InvalidSettings", "is F16, and the model computes in F32"),
         (lambda head: change_weights(head, more), "ModelInvalid", "input_layernorm.weight is no tensor of"),
-        (lambda head: change_weights(head, third), "InvalidSettings", "is of an EAGLE-3 head"),
         (lambda head: (head / draft_kit.WEIGHTS).unlink(), "ModelInvalid", "is there"),
     ],
 )
 def test_what_does_not_go_with_its_model_is_refused_by_name(tiny_model, ignorant, tmp_path, spoil, reason, named):
     head = draft_kit.same(tmp_path / "head", ignorant)
+    spoil(head)
+    status = refusal(tiny_model, head)
+    assert status.failure_message.startswith(f"speculation_model {head}: ")
+    assert named in status.failure_message
+    assert status.failure_reason == reason
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "named"),
+    [
+        (
+            lambda head: change_config(head, eagle_aux_hidden_state_layer_ids=[0, 1, 3]),
+            "InvalidSettings",
+            "eagle_aux_hidden_state_layer_ids is [0, 1, 3], and the model has 2 layers",
+        ),
+        (lambda head: change_config(head, draft_vocab_size=261), "InvalidSettings", "draft_vocab_size is 261"),
+        (
+            lambda head: change_config(head, norm_before_residual=True),
+            "InvalidSettings",
+            "norm_before_residual is true",
+        ),
+        (lambda head: change_weights(head, wide), "ModelInvalid", "k_proj.weight is [16, 32], not [16, 64]"),
+        (lambda head: change_weights(head, foreign), "ModelInvalid", "and the model has 260 tokens"),
+    ],
+)
+def test_so_is_what_is_wrong_with_one_of_eagles_third_kind(tiny_model, third, tmp_path, spoil, reason, named):
+    head = draft_kit.same(tmp_path / "head", third)
     spoil(head)
     status = refusal(tiny_model, head)
     assert status.failure_message.startswith(f"speculation_model {head}: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -15,9 +16,14 @@ Floats = npt.NDArray[np.float32]
 class Scratch:
     """Owns the logits and the workspace of the last pass, on the processor. Grows to the largest pass."""
 
-    def __init__(self, state_size: int = 0, *, keeps_all_states: bool = False) -> None:
-        """Keep what the head is multiplied with, too, of so many numbers a row: of the rows that are wanted, or all."""
+    def __init__(self, state_size: int = 0, *, keeps_all_states: bool = False, depths: Sequence[int] = ()) -> None:
+        """Keep states, too, of so many numbers a row: of the rows that are wanted, or all.
+
+        A row's state is what the head is multiplied with; or what comes of so many layers, each of `depths`, side by
+        side. Of the rows that are wanted alone that is what comes of all layers.
+        """
         self.state_size = state_size
+        self.depths = np.array(depths, dtype=np.int64)
         self.keeps_all_states = keeps_all_states
         self._most_states: Floats = np.empty(0, dtype=np.float32)
         self.states = self._most_states.reshape(0, state_size or 1)  # [rows or tokens, H]

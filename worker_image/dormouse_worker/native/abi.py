@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 13
+VERSION = 14
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4 = range(7)
 LATE = 1
@@ -43,6 +43,9 @@ class Batch(ctypes.Structure):
         ("num_deep", c_int64),
         ("states", c_void_p),
         ("states_of_all", c_int64),
+        ("depths", c_void_p),
+        ("num_depths", c_int64),
+        ("beside", c_void_p),
     )
 
 
@@ -99,6 +102,7 @@ class Layer(ctypes.Structure):
         ("query_norm", Norm),
         ("key_norm", Norm),
         ("mlp_norm", Norm),
+        ("beside_norm", Norm),
         ("qkv", Linear),
         ("output", Linear),
         ("gate_up", Linear),

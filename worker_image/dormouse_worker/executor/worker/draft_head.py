@@ -7,8 +7,8 @@ from dormouse_worker.model.bare.loader import BareModel
 from dormouse_worker.model.bare.runner import BareRunner
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.drafting.dispensable import Dispensable
-from dormouse_worker.model.drafting.head import load_head
 from dormouse_worker.model.drafting.head_drafter import Answer, HeadDrafter
+from dormouse_worker.model.drafting.load_head import load_head
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.scratch import Scratch
@@ -23,7 +23,7 @@ class DraftHead:
         self._name = settings.speculation_model
         self._layer = len(target.cache_spec.layers)
         self.target, self._head = load_head(settings, device, target, kernels)
-        self.sleep_part = Dispensable(self._head.weights)
+        self.sleep_part = Dispensable(self._head.parts.weights)
 
     def __repr__(self) -> str:
         return f"DraftHead({self._name}, {self.sleep_part!r})"
@@ -38,7 +38,7 @@ class DraftHead:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of its weights."""
-        return self._head.weights_bytes
+        return self._head.parts.weights_bytes
 
     def attach(self, runner: BareRunner, cache: KVCache) -> None:
         """Let a runner over this cache propose what the head says."""
@@ -47,11 +47,11 @@ class DraftHead:
         def make_drafter(sequences: InputBatch, scratch: Scratch, answer: Answer) -> HeadDrafter:
             return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=self._is_there)
 
-        runner.draft_by(make_drafter, self._head.state_size)
+        runner.draft_by(make_drafter, self._head.read_scratch())
 
     def _is_there(self) -> bool:
         return not self.sleep_part.lost
 
     def close(self) -> None:
         """Give the memory back."""
-        self._head.weights.close()
+        self._head.parts.weights.close()

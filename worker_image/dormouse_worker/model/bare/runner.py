@@ -52,10 +52,10 @@ class BareRunner:
         """See `Conclusion.bind_by`."""
         self._conclusion.bind_by(grammars, expects_drafts=expects_drafts)
 
-    def draft_by(self, make_drafter: MakeDrafter, state_size: int) -> None:
-        """From now on propose drafts where they are wanted, from states of so many numbers a row."""
-        self._scratch = Scratch(state_size, keeps_all_states=True)
-        self._drafter = make_drafter(self._input, self._scratch, self._answer)
+    def draft_by(self, make_drafter: MakeDrafter, scratch: Scratch) -> None:
+        """From now on propose drafts where they are wanted, from the states that this scratch keeps."""
+        self._scratch = scratch
+        self._drafter = make_drafter(self._input, scratch, self._answer)
 
     def close(self) -> None:
         """See `allocation.Runner`: nothing is held."""

@@ -1,54 +1,36 @@
-"""An EAGLE head beside its model: one layer that reads the model's last states, and guesses what comes behind.
+"""An EAGLE head beside its model: one layer that reads the model's states, and guesses what comes behind.
 
-A state is what the model multiplies with its output matrix. Of the state at a token and the vector of the token after
-it the head's layer makes a guess of the next state, and the model's own output matrix a token of that. Its keys and
-values lie behind the model's layers in the same blocks, at the place of the state.
+Of the state at a token and the vector of the token after it the head's layer makes a row, and of that a token and the
+state that it takes for the next one. Its keys and values lie behind the model's layers in the same blocks, at the place
+of the state.
 """
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
-import msgspec
 import numpy as np
 
-from dormouse_worker.common.errors import InvalidSettings, ModelNotFound
-from dormouse_worker.common.settings import NONE, EngineSettings
-from dormouse_worker.files.draft_files import check_vocabulary, named
-from dormouse_worker.files.eagle_files import LAYER, as_model_config, check_numbers, check_tensors
-from dormouse_worker.files.model_files import ModelFiles, check_model_files
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.native_plan import TYPES
-from dormouse_worker.model.bare.choose import STORED
-from dormouse_worker.model.bare.config import BareConfig, read_config
-from dormouse_worker.model.bare.loader import BareModel, make_layer, reserve
-from dormouse_worker.model.bare.tensors import layer_shapes
-from dormouse_worker.model.bare.weight_plan import WeightPlan, plan_plain
-from dormouse_worker.model.bits_rules import is_rounded
-from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.kv_cache import CacheSpec, LayerSpec
 from dormouse_worker.model.lean.native import NativeDecoder, describe_linear
-from dormouse_worker.model.lean.parts import Decoder, Embedding, Linear, Rotary
-from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.rotary import frequencies
-from dormouse_worker.model.scratch import Floats, address_of
-from dormouse_worker.model.tensors import ARRAY_DTYPES, floats_of
+from dormouse_worker.model.lean.parts import Embedding, Linear
+from dormouse_worker.model.scratch import Floats, Scratch, address_of
+from dormouse_worker.model.tensors import floats_of
+from dormouse_worker.model.vision.placed import Seen
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native.library import Kernels
 
-logger = logging.getLogger(__name__)
-
-FC, FC_BIAS = "fc.weight", "fc.bias"
-NORM_BEFORE = "input_layernorm.weight"  # which its layer has not
+NEVER = -1e30  # the logit of a token that a head cannot say: finite, as no row is damaged by it
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """A head over its model's embedding and output matrix."""
+class HeadParts:
+    """What heads of each kind have."""
 
-    native: NativeDecoder  # its layer, and the model's output matrix
-    first: Linear  # [H, 2 H], what its layer begins with
+    native: NativeDecoder  # its layer, and what makes logits of that
+    first: Linear  # [H, columns], what its layer begins with
     embedding: Embedding  # the model's
     weights: WeightStore  # owns the memory of its own tensors
     dtype: str
@@ -60,14 +42,17 @@ class Head:
         return sum(slot.num_bytes for slot in self.weights.layout.slots)
 
     @property
-    def state_size(self) -> int:
-        """Return H, how many numbers a state has."""
+    def size(self) -> int:
+        """Return H."""
         return self.embedding.size
 
-    def begin(self, token_ids: Ints, states: Floats) -> Floats:
-        """Return what its layer begins with, [T, H], of tokens [T] and the states before them, [T, H]."""
-        vectors = floats_of(self.embedding.weight[token_ids])
-        rows, out = np.concatenate([vectors, states], axis=1), np.empty_like(states)
+    def look_up(self, token_ids: Ints) -> Floats:
+        """Return the vectors of tokens, [T, H]."""
+        return floats_of(self.embedding.weight[token_ids])
+
+    def project(self, rows: Floats) -> Floats:
+        """Return what the first map makes of rows [T, columns], [T, H]."""
+        out = np.empty((len(rows), self.size), dtype=np.float32)
         self.kernels.multiply(
             TYPES[self.dtype],
             address_of(rows),
@@ -75,65 +60,80 @@ class Head:
             address_of(out),
             num_rows=len(rows),
             columns=rows.shape[1],
-            num_outputs=out.shape[1],
+            num_outputs=self.size,
         )
         return out
 
 
-def load_head(settings: EngineSettings, device: Device, target: BareModel, kernels: Kernels) -> tuple[BareModel, Head]:
-    """Return the model as it lies in one cache with its head's layer, and the head.
+class Head(Protocol):
+    """A head over its model's embedding."""
 
-    Raises ModelNotFound, …Invalid, …Changed, InvalidSettings, …Memory, and names the head.
-    """
-    if target.quantization != NONE:
-        raise InvalidSettings(
-            f"quantization is {target.quantization}, and speculation_method is eagle, whose heads read states of plain "
-            "weights; set one of them to none or off"
-        )
-    own = msgspec.structs.replace(settings, model=settings.speculation_model, load_format="auto")
-    with named(settings.speculation_model):
-        if not own.model_path.is_dir():
-            raise ModelNotFound("no such directory")
-        files = check_model_files(own.model_path, own.load_format)
-        check_vocabulary(settings.model_path, own.model_path)
-        config, plan = _read(files, target)
-        weights = reserve(own, device, plan)
-        try:
-            report = weights.load(own.load_format)
-            head = _make(config, target, weights, plan, kernels)
-        except BaseException:
-            weights.close()
-            raise
-    logger.info("%s: %s", files.path, report)
-    stored = LayerSpec(
-        config.num_key_value_heads, config.head_dim, config.head_dim, ARRAY_DTYPES[target.dtype], is_rounded(settings)
-    )
-    spec = target.cache_spec.beside(CacheSpec.of((stored,), settings.block_size))
-    return replace(target, cache_spec=spec), head
+    @property
+    def parts(self) -> HeadParts:
+        """Return what it computes with."""
+
+    def read_scratch(self) -> Scratch:
+        """Return the scratch of a model whose states it reads: of all rows."""
+
+    def own_scratch(self) -> Scratch:
+        """Return the scratch of its own passes: with states of the rows that are wanted, which it reads next."""
+
+    def begin(self, token_ids: Ints, states: Floats) -> Seen:
+        """Return what its layer begins with, of tokens [T] and the states before them, the model's or its own."""
+
+    def widen(self, logits: Floats) -> Floats:
+        """Return logits of the model's vocabulary, [rows, V], of its own."""
 
 
-def _read(files: ModelFiles, target: BareModel) -> tuple[BareConfig, WeightPlan]:
-    """Return a head's sizes, and where its tensors go."""
-    embedding = target.native.decoder.embedding
-    assert embedding is not None, "the whole model is here"
-    said = as_model_config(files.config)
-    check_numbers(said, {"hidden_size": embedding.size, "vocab_size": target.vocab_size, "num_hidden_layers": 1})
-    config = read_config(said)
-    if isinstance(config, Unfit):
-        raise InvalidSettings(f"its layer is not one that is computed here: {config.reason}")
-    shapes: dict[str, tuple[int, ...]] = {FC: (config.hidden_size, 2 * config.hidden_size)}
-    if FC_BIAS in files.tensors:
-        shapes[FC_BIAS] = (config.hidden_size,)
-    shapes |= {LAYER + name: shape for name, shape in layer_shapes(config).items() if name != NORM_BEFORE}
-    check_tensors(files.tensors, shapes, STORED[target.dtype])
-    return config, plan_plain(shapes, ARRAY_DTYPES[target.dtype], (LAYER,))
+@dataclass(frozen=True, slots=True)
+class FirstHead:
+    """A head of EAGLE's first version: guesses the state that the model multiplies with its output matrix."""
+
+    parts: HeadParts  # whose first map reads a token's vector, and the state before it
+
+    def read_scratch(self) -> Scratch:
+        """See `Head`."""
+        return Scratch(self.parts.size, keeps_all_states=True)
+
+    def own_scratch(self) -> Scratch:
+        """See `Head`."""
+        return Scratch(self.parts.size)
+
+    def begin(self, token_ids: Ints, states: Floats) -> Seen:
+        """See `Head`."""
+        return Seen(self.parts.project(np.concatenate([self.parts.look_up(token_ids), states], axis=1)))
+
+    def widen(self, logits: Floats) -> Floats:
+        """See `Head`: both vocabularies are the same."""
+        return logits
 
 
-def _make(config: BareConfig, target: BareModel, weights: WeightStore, plan: WeightPlan, kernels: Kernels) -> Head:
-    linear, model = plan.maps_in(weights), target.native.decoder
-    assert model.embedding is not None, "the whole model is here"
-    layers = (make_layer(config, weights, linear, 0, LAYER, has_norm=False),)
-    rotary = Rotary(frequencies(config.rope, config.head_dim), 1.0)
-    decoder = Decoder(embedding=None, rotary=rotary, layers=layers, norm=None, head=model.head)
-    first = Linear(weights.tensor(FC), weights.tensor(FC_BIAS) if FC_BIAS in plan.shapes else None)
-    return Head(NativeDecoder(decoder, kernels), first, model.embedding, weights, target.dtype, kernels)
+@dataclass(frozen=True, slots=True)
+class ThirdHead:
+    """An EAGLE-3 head: reads what comes of several layers of its model, and later what came of its own."""
+
+    parts: HeadParts  # whose first map reads the model's states
+    depths: tuple[int, ...]  # behind how many layers of the model
+    targets: Ints | None  # [Vd] which token of the model each of its own is; None = the same
+    vocab_size: int
+
+    def read_scratch(self) -> Scratch:
+        """See `Head`."""
+        return Scratch(len(self.depths) * self.parts.size, keeps_all_states=True, depths=self.depths)
+
+    def own_scratch(self) -> Scratch:
+        """See `Head`."""
+        return Scratch(self.parts.size, depths=(1,))
+
+    def begin(self, token_ids: Ints, states: Floats) -> Seen:
+        """See `Head`. States of the model are as wide as the first map reads, which its own are not."""
+        is_own = states.shape[1] != self.parts.first.weight.shape[1]
+        return Seen(states if is_own else self.parts.project(states), beside=self.parts.look_up(token_ids))
+
+    def widen(self, logits: Floats) -> Floats:
+        """See `Head`."""
+        if self.targets is None:
+            return logits
+        wide = np.full((len(logits), self.vocab_size), NEVER, dtype=np.float32)
+        wide[:, self.targets] = logits
+        return wide

@@ -29,7 +29,6 @@ from dormouse_worker.model.input_batch import InputBatch, PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.sampling.logit_rows import LogitRows
 from dormouse_worker.model.scratch import Floats, Scratch
-from dormouse_worker.model.vision.placed import Seen
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +67,13 @@ class HeadDrafter:
         self._cache = cache
         self._sequences = sequences
         self._scratch = scratch
-        self._own = Scratch(head.state_size)
+        self._own = head.own_scratch()
         self._answer = answer
         self._is_there = is_there
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"HeadDrafter({self._head.native!r})"
+        return f"HeadDrafter({self._head.parts.native!r})"
 
     def propose(self, batch: Batch, output: ModelOutput) -> Proposals | None:
         """Read what a pass computed; return drafts behind what it said and the sequences have taken.
@@ -157,7 +156,8 @@ class HeadDrafter:
         return self._sequences.pack(batch)
 
     def _compute(self, packed: PackedInput, states: Floats, rows: Ints) -> Floats:
-        """Run the head over these tokens, of states [T, H]; return the logits of the rows."""
-        seen = Seen(self._head.begin(self._sequences.following(packed), states))
-        plans = [NativePlan(self._head.kernels, group) for group in packed.groups]
-        return self._head.native.forward(packed, rows, PagedContext(self._cache, plans, self._own), seen=seen)
+        """Run the head over these tokens, of the states before what follows them; return the logits of the rows."""
+        parts, seen = self._head.parts, self._head.begin(self._sequences.following(packed), states)
+        plans = [NativePlan(parts.kernels, group) for group in packed.groups]
+        logits = parts.native.forward(packed, rows, PagedContext(self._cache, plans, self._own), seen=seen)
+        return self._head.widen(logits)

@@ -133,6 +133,8 @@ class NativeDecoder:
         batch.logits = address_of(scratch.logits)
         batch.states = address_of(scratch.states) if scratch.state_size else None
         batch.states_of_all = scratch.keeps_all_states
+        batch.depths, batch.num_depths = address_of(scratch.depths), len(scratch.depths)
+        batch.beside = None if seen is None or seen.beside is None else address_of(seen.beside)
         batch.lora_slots = None if packed.lora_slots is None else address_of(packed.lora_slots)
         batch.workspace = scratch.workspace_address
         with _recorded(), bound.exchange.between(group):
@@ -236,6 +238,7 @@ def _layer(layer: Layer, cache: KVCache, dtype: Dtype, *, leads: bool) -> abi.La
         query_norm=_norm(query_norm),
         key_norm=_norm(key_norm),
         mlp_norm=_norm(mlp.norm),
+        beside_norm=_norm(attention.beside_norm),
         qkv=describe_linear(attention.qkv),
         output=describe_linear(attention.output, has_bias=leads),
         gate_up=describe_linear(mlp.gate_up),

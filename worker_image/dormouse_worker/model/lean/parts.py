@@ -69,6 +69,7 @@ class Attention:
     qkv: Linear
     head_norms: tuple[RMSNorm, RMSNorm] | None  # of query and key heads
     output: Linear
+    beside_norm: RMSNorm | None = None  # of [T, H] that stands before what comes in, so that `qkv` is [·, 2 H]
 
 
 @dataclass(frozen=True, slots=True)

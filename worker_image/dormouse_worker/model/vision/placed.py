@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dormouse_worker.common.images import ImageInput
+from dormouse_worker.model.scratch import Floats
 from dormouse_worker.model.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ class ImageRows:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a pass with images begins with."""
+    """What a pass begins with that looks up no tokens itself."""
 
     embedded: Tensor  # [T, H]; an array of float32 where there is no torch
     deep: torch.Tensor | None = None  # [D, T, H] what is added behind the first layers; None = nothing
+    beside: Floats | None = None  # [T, H] what stands before each row where a layer reads both; None = nothing
 
 
 def place(images: Sequence[ImageInput], start: int, end: int, at: int) -> Iterator[Placed]:

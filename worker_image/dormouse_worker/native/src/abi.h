@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 13
+#define DM_VERSION 14
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4, DM_W4_LOW = 5, DM_MXFP4 = 6 };
@@ -32,6 +32,9 @@ struct DmBatch {
   int64_t num_deep;
   float *states;  // [T][H], or [num_rows][H], what the head is multiplied with; null = nobody asks
   int64_t states_of_all;  // whether they are all rows', and not the wanted ones'
+  const int64_t *depths;  // [num_depths] behind how many layers states are taken instead, [T][num_depths][H]
+  int64_t num_depths;     // 0 = they are not; of the wanted rows alone states are only taken behind all layers
+  const float *beside;    // [T][H] what stands before a row where a layer has `beside_norm`
 };
 
 // How one layer attends; pools are [slots][Hkv][size], rounded ones [slots][Hkv][size + 2] as cached.h has them.
@@ -74,6 +77,7 @@ struct DmLayer {
   DmAttention attention;
   int64_t group;
   DmNorm input_norm, query_norm, key_norm, mlp_norm;
+  DmNorm beside_norm;  // of what stands before a row, so that `qkv` has 2 H columns; null = nothing does
   DmLinear qkv, output, gate_up, down;
   DmLora qkv_lora, output_lora, gate_up_lora, down_lora;
 };

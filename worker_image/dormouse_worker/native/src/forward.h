@@ -7,67 +7,9 @@
 #include "attention.h"
 #include "linear.h"
 #include "quantized.h"
+#include "space.h"
 
 namespace {
-
-// Where a pass keeps what it computes; sizes in rows of the batch.
-template <class A>
-struct Space {
-  float *hidden;    // [T][H] the residual stream
-  float *heads;     // [T][Hq + 2 Hkv][D]
-  float *cosines;   // [T][D / 2]
-  float *sines;     // [T][D / 2]
-  int64_t *starts;  // [T + 1] where each sequence's wanted rows begin
-  int64_t *positions;  // [T] of the wanted rows
-  A *normed;        // [T][H]
-  A *query;         // [T][Hq][D] rotated
-  A *attended;      // [T][Hq][D]
-  A *activated;     // [T][I]
-  float *low;       // [T][parts][rank] what adapters make of a map's rows
-  int64_t *slots;   // [T] of the wanted rows' adapters
-  A *packed = 0;    // a product's rows, where there are many
-  Numbers numbers;  // a product's rows, where weights are whole numbers
-  float *peaks;     // [ranks][T] the largest numbers of their parts of such rows
-  int64_t num_bytes;
-
-  Space(const DmModel &m, int64_t tokens, char *at) : num_bytes(0) {
-    const DmAttention &a = m.layers[0].attention;
-    int64_t size = a.key_size, all_heads = a.num_heads + 2 * a.num_kv_heads;
-    take(hidden, at, tokens * m.hidden_size);
-    take(heads, at, tokens * all_heads * size);
-    take(cosines, at, tokens * size / 2);
-    take(sines, at, tokens * size / 2);
-    take(starts, at, tokens + 1);
-    take(positions, at, tokens);
-    take(normed, at, tokens * m.hidden_size);
-    take(query, at, tokens * a.num_heads * size);
-    take(attended, at, tokens * a.num_heads * size);
-    take(activated, at, tokens * m.intermediate_size);
-    take(low, at, tokens * MAX_PARTS * m.lora_rank);
-    take(slots, at, m.lora_rank ? tokens : 0);
-    int64_t widest = at_least(at_least(m.hidden_size, m.intermediate_size), a.num_heads * a.value_size);
-    if (PACKS) take(packed, at, tokens / LANES * packed_size<A>(widest));
-    if (!has_numbers(m)) return;
-    take(numbers.rows, at, tokens * whole_columns(DM_INT4, widest));
-    take(numbers.scales, at, tokens);
-    take(numbers.sums, at, tokens);
-    take(peaks, at, m.sum_up ? m.num_ranks * tokens : 0);
-  }
-
-  static bool has_numbers(const DmModel &m) {
-    bool found = is_of_numbers(m.head.format);
-    for (const DmLayer *l = m.layers; l < m.layers + m.num_layers; l++)
-      found = found || is_of_numbers(l->qkv.format) || is_of_numbers(l->output.format) ||
-              is_of_numbers(l->gate_up.format) || is_of_numbers(l->down.format);
-    return found;
-  }
-
-  template <class T>
-  void take(T *&part, char *at, int64_t count) {
-    part = (T *)(at + num_bytes);
-    num_bytes += parts(count * (int64_t)sizeof(T), 64) * 64;
-  }
-};
 
 // out = in / root mean square · weight.
 template <class Out, class W>
@@ -105,6 +47,7 @@ struct Pass {
     for (int64_t i = 0; i < model.num_layers; i++) {
       const DmLayer &layer = model.layers[i];
       const DmAttention &a = layer.attention;
+      keep_states(i);
       attend(layer, model.head.weight && i == model.num_layers - 1 && !batch.states_of_all);
       if (!add(space.attended, layer.output, a.num_heads * a.value_size, layer.output_lora)) return false;
       norm(layer.mlp_norm);
@@ -112,9 +55,10 @@ struct Pass {
       if (!add(space.activated, layer.down, model.intermediate_size, layer.down_lora)) return false;
       if (i < batch.num_deep) deepen(batch.deep + i * batch.num_tokens * model.hidden_size);
     }
+    keep_states(model.num_layers);
     if (model.head.weight) {
       norm(model.norm);
-      if (batch.states) convert(space.normed, batch.num_tokens * model.hidden_size, batch.states);
+      if (batch.states && !batch.num_depths) convert(space.normed, batch.num_tokens * model.hidden_size, batch.states);
       if (batch.num_rows < batch.num_tokens) keep_wanted();
       multiply<false>(space.normed, model.head, batch.logits, model.hidden_size, model.num_logits);
     }
@@ -235,6 +179,15 @@ struct Pass {
       dequantize_row(numbers, model.embedding.scales[token], size, to);
   }
 
+  // Copies the residual stream behind so many layers to where it is wanted: [T][num_depths][H].
+  void keep_states(int64_t num_layers) {
+    int64_t size = model.hidden_size, width = batch.num_depths * size;
+    for (int64_t d = 0; d < batch.num_depths; d++)
+      if (batch.depths[d] == num_layers)
+        for (int64_t t = 0; t < batch.num_tokens; t++)
+          memcpy(batch.states + t * width + d * size, space.hidden + t * size, size * sizeof(float));
+  }
+
   // Adds numbers [T][H] to the residual stream.
   void deepen(const float *numbers) {
     int64_t size = model.hidden_size;
@@ -252,9 +205,24 @@ struct Pass {
     });
   }
 
+  // Norms what stands before each row, and the row: doubled [T][2 H].
+  void norm_both(const DmLayer &layer) {
+    int64_t size = model.hidden_size;
+    parallel_stretches(pool, batch.num_tokens, parts(4096, size), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; t++) {
+        A *row = space.doubled + t * 2 * size;
+        norm_row<A, W>(batch.beside + t * size, layer.beside_norm, size, row);
+        norm_row<A, W>(space.hidden + t * size, layer.input_norm, size, row + size);
+      }
+    });
+  }
+
   void attend(const DmLayer &layer, bool is_end) {
     const DmAttention &a = layer.attention;
-    norm(layer.input_norm);
+    if (layer.beside_norm.weight)
+      norm_both(layer);
+    else
+      norm(layer.input_norm);
     if (is_end && batch.num_rows < batch.num_tokens) {
       project(layer, a.num_heads, 2 * a.num_kv_heads);
       keep_wanted();
@@ -270,8 +238,10 @@ struct Pass {
   void project(const DmLayer &layer, int64_t first, int64_t count) {
     const DmAttention &a = layer.attention;
     int64_t begin_at = first * a.key_size, width = count * a.key_size;
-    multiply<false>(space.normed, rows_from(layer.qkv, begin_at), space.heads, model.hidden_size, width,
-                    deltas(layer.qkv_lora, begin_at));
+    bool is_doubled = layer.beside_norm.weight;
+    int64_t columns = (is_doubled ? 2 : 1) * model.hidden_size;
+    multiply<false>(is_doubled ? space.doubled : space.normed, rows_from(layer.qkv, begin_at, columns), space.heads,
+                    columns, width, deltas(layer.qkv_lora, begin_at));
     parallel_stretches(pool, batch.num_tokens, parts(4096, width), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; t++) {
         float *heads = space.heads + t * width;
@@ -282,8 +252,8 @@ struct Pass {
   }
 
   // Returns the map's outputs from the first on.
-  DmLinear rows_from(const DmLinear &map, int64_t first) const {
-    int64_t row_bytes = bytes_of_row<W>(map.format, model.hidden_size);
+  DmLinear rows_from(const DmLinear &map, int64_t first, int64_t columns) const {
+    int64_t row_bytes = bytes_of_row<W>(map.format, columns);
     DmLinear rest = map;
     rest.weight = (const char *)map.weight + first * row_bytes;
     if (map.bias) rest.bias = (const W *)map.bias + first;
@@ -346,6 +316,7 @@ struct Pass {
       if (batch.lora_slots) space.slots[r] = batch.lora_slots[t];
       memmove(space.hidden + r * size, space.hidden + t * size, size * sizeof(float));
       memmove(space.normed + r * size, space.normed + t * size, size * sizeof(A));
+      if (space.doubled) memmove(space.doubled + r * 2 * size, space.doubled + t * 2 * size, 2 * size * sizeof(A));
       memmove(space.cosines + r * half, space.cosines + t * half, half * sizeof(float));
       memmove(space.sines + r * half, space.sines + t * half, half * sizeof(float));
     }
