@@ -25,6 +25,7 @@
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     speculation drafts beside none on a real chat model, and what proposing takes
     tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
+    vectors     an embedder behind a gateway, over HTTP: texts per second, a short query beside bulk work (tasks.json)
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     speech      Whisper's real-time factor, one stream, beside faster-whisper and openai-whisper (tasks.json)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
@@ -80,6 +81,7 @@ from bench import (
     tasks,
     tenants,
     throughput,
+    vectors,
     vllm_worker,
 )
 from bench.options import Measure, end_children_on_sigterm, make_console, make_parser, run, to_options
@@ -117,6 +119,7 @@ BENCHMARKS: dict[str, Measure] = {
     "kv_cache": kv_cache.measure,
     "adapter_routing": adapter_routing.measure,
     "tenants": tenants.measure,
+    "vectors": vectors.measure,
     "vllm_worker": vllm_worker.measure,
 }
 

@@ -2,7 +2,7 @@
 
 Kubernetes is in memory and says that there is an InferenceDeployment with a pod for each, at these ports of loopback;
 of one that is PORT/UID/ROLE with this UID and, unless it is empty, role.
-The gateway's port is the one line on standard output; it ends with standard input.
+Its ports of gRPC and HTTP are the one line on standard output; it ends with standard input.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Door:
 
     pid: int
     port: int
+    http_port: int
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def open_door(model: str, *worker_ports: int | str) -> Iterator[Door]:
             line = process.stdout.readline()
             if not line:
                 raise RuntimeError(f"the gateway ended with {process.wait()}: see its words above")
-            yield Door(process.pid, int(line))
+            yield Door(process.pid, *map(int, line.split()))
         finally:
             process.stdin.close()
 
@@ -72,7 +73,7 @@ async def serve(model: str, places: Sequence[str]) -> None:
     async with asyncio.timeout(START_TIMEOUT_S):
         while sum(load.awake_workers for load in _activities(gateway)) < len(places):  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(POLL_S)
-    print(ports.inference, flush=True)
+    print(ports.inference, ports.openai, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     stop.set()
     await running

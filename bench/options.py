@@ -29,6 +29,7 @@ FILES = {
     "speech": "tasks",
     "switch": "pools",
     "tenants": "platform",
+    "vectors": "tasks",
     "vllm_worker": "platform",
 }  # where the rows of a benchmark go that has no file of its own
 IN_PARTS = frozenset(
@@ -47,6 +48,7 @@ IN_PARTS = frozenset(
         "switch",
         "tasks",
         "tenants",
+        "vectors",
         "vllm_worker",
     }
 )  # in parts: rows that a run does not have stay in the file

@@ -35,13 +35,14 @@ def model(tmp_path_factory):
     return write_tiny_encoder(tmp_path_factory.mktemp("encoder"), modules=("mean_tokens", "normalize"))
 
 
-@pytest.fixture
-def make():
-    """Return a function that makes executors, shut down after the test."""
+@pytest.fixture(params=["auto", "torch"])
+def make(request):
+    """Return a function that makes executors, without torch and with it, shut down after the test."""
     made = []
 
     def made_of(path, environ=None, **settings):
-        fields = {"model": str(path), "threads": 1, "max_num_batched_tokens": 64, **settings}
+        sizes = {"threads": 1, "max_num_batched_tokens": 64}
+        fields = {"model": str(path), "engine_runtime": request.param, **sizes, **settings}
         made.append(SingleProcessExecutor(EngineSettings(**fields), environ or {}, Host()))
         return made[-1]
 
@@ -95,8 +96,8 @@ def test_numbers_of_a_classifier_are_the_same_bits_after_a_sleep(tmp_path, make)
 def test_weights_that_are_no_longer_the_same_are_found_by_their_vectors(model, make):
     executor = start(make(model))
     executor.verify()
-    weight = executor._wrapper._worker._model.runner.encoder.module.embeddings.word_embeddings.weight.data
-    weight[3] += 0.5
+    weights = executor._wrapper._worker._model.weights
+    weights.tensor("embeddings.word_embeddings.weight")[3] += 0.5
     with pytest.raises(GoldenTokensDiffer, match="the vector of golden text 1 is not that of the first start"):
         executor.verify()
 

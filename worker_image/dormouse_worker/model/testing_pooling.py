@@ -37,6 +37,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "bert": _ENCODER,  # learned positions, norms behind the blocks
         "roberta": _ENCODER,  # positions that begin behind the padding token's id
         "xlm-roberta": _ENCODER,
+        "camembert": _ENCODER,
         "distilbert": {
             "dim": 32,
             "hidden_dim": 48,

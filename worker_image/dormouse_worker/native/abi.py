@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 14
+VERSION = 15
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4 = range(7)
 LATE = 1
@@ -90,6 +90,12 @@ class Norm(ctypes.Structure):
     """A root-mean-square norm; none = null."""
 
     _fields_ = (("weight", c_void_p), ("eps", c_double))
+
+
+class LayerNorm(ctypes.Structure):
+    """A norm by mean and variance, of float32 [columns] each."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("eps", c_double))
 
 
 class Layer(ctypes.Structure):

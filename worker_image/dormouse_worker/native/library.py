@@ -79,6 +79,16 @@ class Kernels:
         sizes = (num_rows, columns, num_outputs)
         self._library.dm_multiply(self._handle, dtype, rows, byref(linear), out, *sizes)
 
+    def normalize(
+        self, rows: int, more: int | None, norm: abi.LayerNorm, out: int, *, num_rows: int, columns: int
+    ) -> None:
+        """Fill `out`, float32 [rows, columns], with the norm of the sum of both; it may be one of them."""
+        self._library.dm_normalize(self._handle, rows, more, byref(norm), num_rows, columns, out)
+
+    def gate(self, numbers: int, count: int) -> None:
+        """Replace float32 numbers x by x · Φ(x): GELU as it is defined."""
+        self._library.dm_gate(self._handle, numbers, count)
+
     def desk_bytes(self, vocab_size: int) -> int:
         """Return what choosing tokens needs for each desk, a place where one row is worked on."""
         return int(self._library.dm_desk_bytes(self._handle, vocab_size))
@@ -170,6 +180,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_attend": (None, [c_void_p, layer, batch, group, heads, c_void_p]),
         "dm_write": (None, [c_void_p, layer, c_int64, group, heads, heads]),
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
+        "dm_normalize": (None, [c_void_p, c_void_p, c_void_p, POINTER(abi.LayerNorm), c_int64, c_int64, c_void_p]),
+        "dm_gate": (None, [c_void_p, c_void_p, c_int64]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),
         "dm_checksum": (c_uint64, [c_void_p, c_void_p, c_int64, c_int64]),

@@ -9,6 +9,7 @@ from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.engine import Engine
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingOutput
 from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine, PoolingLimits
+from dormouse_worker.engine.pooling.pace import Pace
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
 from dormouse_worker.engine.testing_executor import FakeExecutor
 
@@ -16,13 +17,15 @@ from dormouse_worker.engine.testing_executor import FakeExecutor
 class Passes:
     """Implements `PoolingExecutor`: a vector is its text."""
 
-    def __init__(self):
+    def __init__(self, clock, token_s):
+        self._clock, self.token_s = clock, token_s
         self.batches = []
         self.error = None
         self.odd = ()
 
     def execute_pooling(self, batch):
         self.batches.append([sequence.token_ids for sequence in batch.sequences])
+        self._clock.now_s += self.token_s * sum(sequence.num_tokens for sequence in batch.sequences)
         if self.error:
             raise self.error
         return PoolingOutput([bytes(sequence.token_ids) for sequence in batch.sequences], self.odd)
@@ -35,8 +38,9 @@ class Passes:
 class House:
     """An engine, the passes that it has computed, and time."""
 
-    def __init__(self, **limits):
-        self.passes, self.clock = Passes(), ManualClock()
+    def __init__(self, token_s=0.0, **limits):
+        self.clock = ManualClock()
+        self.passes = Passes(self.clock, token_s)
         known = {"max_num_seqs": 4, "max_num_batched_tokens": 8, "max_model_len": 6}
         self.engine = PoolingEngine(self.passes, PoolingLimits(**{**known, **limits}), self.clock)
 
@@ -74,6 +78,54 @@ def test_a_call_of_higher_priority_goes_first_also_before_the_rest_of_one_that_b
     house.add("short", [2])
     assert [name for name, _ in house.run()] == ["short", "bulk"]
     assert house.passes.batches == [[[1]], [[2]], [[1]], [[1]]]
+
+
+def lengths(house):
+    return [len(batch) for batch in house.passes.batches]
+
+
+def test_passes_are_short_beside_calls_of_higher_priority_which_share_none():
+    """A text of one token takes 4 ms here: two go into 10 ms."""
+    house = House(token_s=0.004)
+    house.add("bulk", *[[1]] * 14, priority=5)
+    house.engine.step()
+    house.add("short", [2])
+    house.run()
+    assert house.passes.batches[1] == [[2]]
+    assert lengths(house) == [4, 1, 2, 2, 2, 2, 2]
+
+
+def test_passes_are_whole_again_once_nothing_urgent_came_for_a_while():
+    house = House(token_s=0.004)
+    house.add("bulk", *[[1]] * 12, priority=5)
+    house.engine.step()
+    house.add("short", [2])
+    house.engine.step()
+    house.engine.step()
+    house.clock.now_s += 10
+    house.run()
+    assert lengths(house) == [4, 1, 2, 4, 2]
+
+
+def test_a_text_that_takes_longer_than_a_short_pass_is_a_pass_of_its_own():
+    house = House(token_s=0.02)
+    house.add("bulk", *[[1, 1]] * 6, priority=5)
+    house.engine.step()
+    house.add("short", [2])
+    house.add("equal", [3])
+    house.run()
+    assert house.passes.batches[1:] == [[[2]], [[3]], [[1, 1]], [[1, 1]]]
+
+
+def test_what_a_token_takes_follows_the_passes_slowly():
+    """It took 4 ms and now takes 2: the estimate reaches 3 ms after three passes, of which three go into 10 ms."""
+    house = House(token_s=0.004)
+    house.add("bulk", *[[1]] * 14, priority=5)
+    house.engine.step()
+    house.add("short", [2])
+    house.passes.token_s = 0.002
+    house.run()
+    assert lengths(house) == [4, 1, 2, 3, 3, 2]
 
 
 def test_equal_priorities_go_in_order_of_arrival():
@@ -222,3 +274,7 @@ class _Both(FakeExecutor):
     """Executes texts as well."""
 
     execute_pooling = Passes.execute_pooling
+
+
+def test_a_pace_says_what_it_knows():
+    assert repr(Pace()) == "Pace(0.0 µs a token)"

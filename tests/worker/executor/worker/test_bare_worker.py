@@ -13,10 +13,11 @@ from safetensors.numpy import load_file, save_file
 from dormouse_worker.common.commands import KV_CACHE, TAGS
 from dormouse_worker.common.errors import InsufficientMemory, InvalidArgument, InvalidSettings, ModelChanged
 from dormouse_worker.executor.testing import generate, make_settings, start
-from dormouse_worker.executor.worker import bare_worker
+from dormouse_worker.executor.worker import kernel_worker
 from dormouse_worker.executor.worker.bare_worker import BareWorker
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.testing import write_tiny_model
+from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from dormouse_worker.native.library import Missing
 from tests.worker.executor.limited_host import LimitedHost
 from tests.worker.executor.sleeping_rank import PROMPTS, SleepingRank
@@ -52,6 +53,29 @@ executor.shutdown()
 print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
 """
 
+EMBEDDER = """
+import json, os, sys
+import dormouse_worker.engine_process
+from dormouse_worker.common.commands import TAGS
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.task_messages import PoolingParams
+from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
+from dormouse_worker.executor.single_process import SingleProcessExecutor
+
+executor = SingleProcessExecutor(EngineSettings(model=sys.argv[1], max_num_batched_tokens=64), os.environ, Host())
+executor.init_device()
+executor.load_model()
+executor.initialize_cache(*executor.determine_num_available_blocks())
+for level in (1, 2):
+    executor.execute_pooling(PoolingBatch((PooledSequence([5, 6], PoolingParams()),)))
+    executor.check_health()
+    executor.sleep(level, TAGS)
+    executor.wake_up(TAGS)
+executor.shutdown()
+print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
+"""
+
 
 @pytest.fixture
 def make(tiny_model):
@@ -82,8 +106,13 @@ def test_an_engine_from_start_to_end_imports_neither_torch_nor_transformers(tiny
     assert (tmp_path / "saved" / "config.json").is_file()
 
 
+def test_neither_is_for_an_encoder_that_makes_vectors(tmp_path):
+    program = [sys.executable, "-c", EMBEDDER, str(write_tiny_encoder(tmp_path))]
+    assert json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout) == []
+
+
 def test_without_kernels_there_is_no_such_worker(tiny_model, monkeypatch):
-    monkeypatch.setattr(bare_worker, "load_kernels", lambda: Missing("nobody compiled them"))
+    monkeypatch.setattr(kernel_worker, "load_kernels", lambda: Missing("nobody compiled them"))
     with pytest.raises(InvalidSettings, match="needs our kernels: nobody compiled them"):
         BareWorker(make_settings(tiny_model), 0)
 

@@ -1,7 +1,8 @@
 """The step where passes give vectors: take texts from the line, compute, tell calls that are complete.
 
 Calls wait in line by priority, then by arrival. A pass takes texts from the head of the line, several of one call or of
-several, until it has as many tokens or texts as a pass may have. Nothing of a text is kept after its pass.
+several, until it has as many tokens or texts as a pass may have: fewer beside more urgent calls, see `pace`. Nothing of
+a text is kept after its pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.engine.pooling.executor import PoolingExecutor
+from dormouse_worker.engine.pooling.pace import Pace
 from dormouse_worker.engine.verification import complaint_of
 
 logger = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class PoolingEngine:
         self._clock = clock
         self._numbers = count()
         self._calls: dict[str, _Call] = {}
+        self._pace = Pace()
         self.num_failures_in_a_row = 0  # forward passes that raised since the last good one
         self.num_odd_in_a_row = 0  # of which no vector was finite
 
@@ -102,8 +105,10 @@ class PoolingEngine:
             return f"a text has {longest} tokens; the limit is {limit}"
         if message.second_starts and len(message.second_starts) != len(message.inputs):
             return f"second_starts has {len(message.second_starts)} places for {len(message.inputs)} texts"
-        order = (message.priority, next(self._numbers))
-        self._calls[message.request_id] = _Call(message, order, self._clock())
+        now_s, order = self._clock(), (message.priority, next(self._numbers))
+        if any(call.message.priority > message.priority for call in self._calls.values()):
+            self._pace.urge(now_s)
+        self._calls[message.request_id] = _Call(message, order, now_s)
         return None
 
     def abort(self, request_ids: list[str]) -> list[PooledOutput]:
@@ -121,6 +126,7 @@ class PoolingEngine:
         if not taken:
             return None
         sequences = [call.sequence(place) for call, place in taken]
+        begun_s = self._clock()
         try:
             output = self._executor.execute_pooling(PoolingBatch(tuple(sequences)))
         except GroupBroken:
@@ -128,6 +134,7 @@ class PoolingEngine:
         except Exception as error:  # noqa: BLE001  whatever a model raises may cost its own pass only
             return self._fail(taken, error)
         self.num_failures_in_a_row = 0
+        self._pace.note(sum(sequence.num_tokens for sequence in sequences), self._clock() - begun_s)
         odd = self._end_odd(taken, output)
         return self.outputs(list(self._keep(taken, output)), odd, num_odd=len(odd))
 
@@ -187,15 +194,18 @@ class PoolingEngine:
     def _take(self) -> Taken:
         """Return the texts of the next pass: at least one, if any waits."""
         taken: Taken = []
-        num_tokens, limits = 0, self._limits
+        num_tokens, now_s = 0, self._clock()
+        most, is_urged = self._pace.most_tokens(self._limits.max_num_batched_tokens, now_s), self._pace.is_urged(now_s)
         for call in sorted(self._calls.values(), key=lambda call: call.order):
+            if taken and is_urged and call.message.priority > taken[0][0].message.priority:
+                return taken
             for place in range(len(call.vectors), len(call.message.inputs)):
                 num_tokens += len(call.message.inputs[place])
-                if taken and (num_tokens > limits.max_num_batched_tokens or len(taken) == limits.max_num_seqs):
+                if taken and (num_tokens > most or len(taken) == self._limits.max_num_seqs):
                     return taken
                 taken.append((call, place))
                 call.num_taken = place + 1
-                call.first_scheduled_s = self._clock() if call.first_scheduled_s is None else call.first_scheduled_s
+                call.first_scheduled_s = now_s if call.first_scheduled_s is None else call.first_scheduled_s
         return taken
 
     def _keep(self, taken: Taken, output: PoolingOutput) -> Iterator[PooledOutput]:

@@ -6,9 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from dormouse_worker.common.errors import Internal, InvalidArgument, InvalidSettings
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.host import Host, freeze_garbage_collector, thaw_garbage_collector
 from dormouse_worker.common.ipc import MemoryReport, ModelInfo
@@ -20,9 +18,9 @@ from dormouse_worker.engine.keeping import StoredCache
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.draft_head import DraftHead
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
+from dormouse_worker.executor.worker.kernel_worker import KernelWorker
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.sleeper import Sleeper
-from dormouse_worker.executor.worker.sleeping_worker import SleepingWorker
 from dormouse_worker.model.bare.loader import BareModel, load
 from dormouse_worker.model.bare.runner import BareRunner
 from dormouse_worker.model.cache_blocks import CacheBlocks, make_realm
@@ -33,17 +31,15 @@ from dormouse_worker.model.memory.profile_run import ProfiledModel, ProfiledRank
 from dormouse_worker.model.memory.resident import ResidentMeter
 from dormouse_worker.model.stopwatch import Stopwatch
 from dormouse_worker.model.weights.sharded import save_sharded_state
-from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 
-class BareWorker(SleepingWorker):
+class BareWorker(KernelWorker):
     """Implements `WorkerBase` for one rank, and the models of which `why_torch` knows no reason."""
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
         """Raises InvalidSettings where there are no kernels."""
         super().__init__(settings, rank)
         self._host = host or Host()
-        self._kernels = _require_kernels()
         self._device = ArrayDevice(self._host)
         self._meter = ResidentMeter(self._host, settings)
         self._grammars = Grammars(settings.model_path / "tokenizer.json")
@@ -153,22 +149,9 @@ class BareWorker(SleepingWorker):
         """See `WorkerBase`."""
         save_sharded_state(self._loaded().weights, self.settings.model_path, Path(directory))
 
-    def start_profile(self, directory: str) -> None:
-        """See `WorkerBase`. Raises InvalidArgument: a trace shows torch's operations."""
-        raise InvalidArgument(
-            f"directory is {directory!r}; torch's profiler sees nothing of an engine without torch: start it with "
-            "engine-runtime torch"
-        )
-
     def verify(self) -> None:
         """See `WorkerBase`."""
         self._check_golden(Stopwatch())
-
-    def check_health(self) -> None:
-        """See `WorkerBase`. Lets the kernels look at one small array."""
-        ones = np.ones(8, dtype=np.float32)
-        if not self._kernels.are_finite(ones.ctypes.data, ones.nbytes, ones.itemsize, 0x7F80_0000):
-            raise Internal("the kernels find eight ones infinite")
 
     def shutdown(self) -> None:
         """See `WorkerBase`."""
@@ -219,10 +202,3 @@ class BareWorker(SleepingWorker):
         runner = self._make_runner(cache, host_cache, model)
         for batch in batches:
             runner.submit(batch)
-
-
-def _require_kernels() -> Kernels:
-    kernels = load_kernels()
-    if isinstance(kernels, Missing):
-        raise InvalidSettings(f"an engine without torch needs our kernels: {kernels.reason}")
-    return kernels

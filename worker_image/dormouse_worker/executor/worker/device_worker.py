@@ -1,19 +1,18 @@
-"""What every worker on a device owns: the device, the account of its memory, and what the last profile measured."""
+"""What every worker on a device owns: the device, the account of its memory, what the last profile measured.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
-
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import MemoryReport
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.sleeping_worker import SleepingWorker
 from dormouse_worker.model.device.device import Device
-from dormouse_worker.model.memory.meters import make_meter
 from dormouse_worker.model.memory.resident import Meter
 
 
@@ -31,9 +30,13 @@ class DeviceWorker(SleepingWorker):
     def make_device(self) -> Device:
         """Return the device; the first thing that may touch it. Raises InvalidSettings if it cannot be used."""
 
-    def nvml_own_bytes(self) -> int | None:
-        """Return what the device's driver counts as this process's; None where it does not tell."""
-        return None
+    @abstractmethod
+    def make_meter(self, device: Device) -> Meter:
+        """Return who measures what this process takes of the device's memory."""
+
+    @abstractmethod
+    def set_num_threads(self, wanted: int) -> None:
+        """Compute with so many threads from now on, where the processor computes."""
 
     @property
     def device(self) -> Device:
@@ -51,15 +54,15 @@ class DeviceWorker(SleepingWorker):
         """See `WorkerBase`."""
         return self._report
 
-    def check_health(self) -> None:
-        """See `WorkerBase`. Computes one small sum, which fails if torch does."""
-        setup.check_sum(self.device.torch_device)
-
     def _take_device(self, layout: Layout) -> Meter:
-        """Make the device, and return its meter, which is to be opened once all that stays taken is."""
-        torch.set_num_threads(setup.num_threads(self.settings, self.host, layout))
+        """Make the device, and return its meter, which is to be opened once all that stays taken is.
+
+        The ranks of a stage share a pod's cores, unless the settings say how many a rank has.
+        """
+        threads, told = self.host.num_threads(self.settings.threads), self.settings.threads
+        self.set_num_threads(threads if told else max(1, threads // layout.tensor))
         self._device = self.make_device()
-        self._meter = make_meter(self._device, self.host, self.settings, self.nvml_own_bytes)
+        self._meter = self.make_meter(self._device)
         return self._meter
 
     def _release_unused(self) -> None:

@@ -10,12 +10,12 @@ from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.executor.worker import setup
-from dormouse_worker.executor.worker.device_worker import DeviceWorker
+from dormouse_worker.executor.worker.torch_worker import TorchWorker
 from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.loader import load
 
 
-class ModelWorker(DeviceWorker):
+class ModelWorker(TorchWorker):
     """Implements of `WorkerBase` what has to do with the model alone; a subclass says over which cache it runs."""
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:

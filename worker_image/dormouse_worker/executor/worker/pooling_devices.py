@@ -7,13 +7,23 @@ import torch
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.executor.worker.on_gpu import OnGpu
 from dormouse_worker.executor.worker.pooling_worker import PoolingWorker
+from dormouse_worker.executor.worker.torch_worker import TorchWorker
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.device.driver import DeviceOutOfMemory
 from dormouse_worker.model.device.ledger_driver import LedgerDriver
 from dormouse_worker.model.device.stand_in import StandInDevice, open_stand_in
+from dormouse_worker.model.pooling.loader import LoadedPooler, load_pooler
 
 
-class CpuPoolingWorker(PoolingWorker):
+class TorchPoolingWorker(TorchWorker, PoolingWorker):
+    """A `PoolingWorker` of transformers' modules; a subclass says which device it is."""
+
+    def make_pooler(self) -> LoadedPooler:
+        """See `PoolingWorker`."""
+        return load_pooler(self.settings, self.device)
+
+
+class CpuPoolingWorker(TorchPoolingWorker):
     """A `PoolingWorker` on the CPU."""
 
     def make_device(self) -> CpuDevice:
@@ -21,11 +31,11 @@ class CpuPoolingWorker(PoolingWorker):
         return CpuDevice(self.host)
 
 
-class GpuPoolingWorker(OnGpu, PoolingWorker):
+class GpuPoolingWorker(OnGpu, TorchPoolingWorker):
     """A `PoolingWorker` on a GPU."""
 
 
-class StandInPoolingWorker(PoolingWorker):
+class StandInPoolingWorker(TorchPoolingWorker):
     """A `PoolingWorker` on a `StandInDevice`. Passes take what the profile measured, from the first one to a sleep."""
 
     _stand_in: StandInDevice | None = None
@@ -41,7 +51,7 @@ class StandInPoolingWorker(PoolingWorker):
         return self._stand_in
 
     def nvml_own_bytes(self) -> int | None:
-        """See `DeviceWorker`. The books know, as NVML does."""
+        """See `TorchWorker`. The books know, as NVML does."""
         return None if self._stand_in is None else self._stand_in.memory.own_bytes()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:

@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from typing import Protocol
+
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
-from dormouse_worker.executor.worker.lone_worker import LoneWorker
+from dormouse_worker.executor.worker.lone_worker import Loaded, LoneWorker
 from dormouse_worker.model.memory.without_cache import report_without_cache, require_room
 from dormouse_worker.model.pooling.golden import GoldenVectors, record_golden, verify_golden
-from dormouse_worker.model.pooling.loader import LoadedPooler, load_pooler
 from dormouse_worker.model.pooling.no_cache import NoCache
 from dormouse_worker.model.sleep import SleepCycle
 
 
+class Runner(Protocol):
+    """Computes passes of one model."""
+
+    def execute(self, batch: PoolingBatch) -> PoolingOutput:
+        """Return the numbers of each sequence, in order."""
+
+
+class Pooler(Loaded, Protocol):
+    """A model on its device, ready for passes over whole texts."""
+
+    @property
+    def runner(self) -> Runner:
+        """Return who computes passes."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of all weights."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Return the longest text in tokens."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return how many tokens are known."""
+
+
 class PoolingWorker(LoneWorker):
-    """Implements `WorkerBase`; a subclass says which device it is."""
+    """Implements `WorkerBase`; a subclass says which device it is, and how a model is loaded to it."""
 
     makes = "a model that makes vectors makes no text"
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
         super().__init__(settings, rank, host)
-        self._model: LoadedPooler | None = None
+        self._model: Pooler | None = None
         self._golden: GoldenVectors | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._model.runner if self._model else 'no model'!r}, {self._slumber!r})"
 
+    @abstractmethod
+    def make_pooler(self) -> Pooler:
+        """Load the settings' model. Raises ModelNotFound, …Invalid, …Changed, InvalidSettings, …Memory."""
+
     def load_model(self) -> None:
         """See `WorkerBase`."""
-        self._model = load_pooler(self.settings, self.device)
+        self._model = self.make_pooler()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """See `WorkerBase`. No block is needed; the largest pass is measured all the same."""
@@ -55,7 +88,7 @@ class PoolingWorker(LoneWorker):
         """Compute one batch; return a vector for each of its texts, in order."""
         return self.loaded().runner.execute(batch)
 
-    def loaded(self) -> LoadedPooler:
+    def loaded(self) -> Pooler:
         """See `LoneWorker`."""
         assert self._model is not None, "load_model comes first"
         return self._model

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.executor.worker.wrapper import BARE_CLASS, worker_class_of
+from dormouse_worker.common.tasks import EMBED
+from dormouse_worker.executor.worker.wrapper import BARE_CLASS, BARE_POOLING_CLASS, worker_class_of
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.files.task_files import task_of
-from dormouse_worker.model.bare.choose import why_torch
+from dormouse_worker.model.without_torch import why_torch
 from dormouse_worker.native.library import load_kernels
 
 logger = logging.getLogger(__name__)
@@ -27,4 +28,6 @@ def choose_worker(settings: EngineSettings, environ: Mapping[str, str], files: M
             f"{reason}; use draft, or suffix"
         )
     logger.info("%s", "an engine without torch" if reason is None else f"an engine with torch: {reason}")
-    return BARE_CLASS if reason is None else with_torch
+    if reason is not None:
+        return with_torch
+    return BARE_POOLING_CLASS if task == EMBED else BARE_CLASS

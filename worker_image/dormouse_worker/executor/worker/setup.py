@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from dormouse_worker.common.errors import Internal, InvalidSettings
-from dormouse_worker.common.host import Host
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
@@ -27,12 +26,6 @@ def make_layout(settings: EngineSettings, rank: int) -> Layout:
         return Layout(settings.tensor_parallel_size, settings.pipeline_parallel_size, rank)
     except ValueError as error:
         raise InvalidSettings(str(error)) from error
-
-
-def num_threads(settings: EngineSettings, host: Host, layout: Layout) -> int:
-    """Return how many this rank computes with: the ranks of a stage share a pod's cores."""
-    threads = host.num_threads(settings.threads)
-    return threads if settings.threads else max(1, threads // layout.tensor)
 
 
 def connect(layout: Layout, device: torch.device) -> Communicator:

@@ -9,6 +9,7 @@ from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.executor.worker.lone_worker import LoneWorker
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.on_gpu import OnGpu
+from dormouse_worker.executor.worker.torch_worker import TorchWorker
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.sleep import SleepCycle
 from dormouse_worker.model.speech.cache import Places, SpeechCache
@@ -18,7 +19,7 @@ from dormouse_worker.model.speech.places import report_places
 from dormouse_worker.model.speech.runner import SpeechRunner
 
 
-class SpeechWorker(LoneWorker):
+class SpeechWorker(TorchWorker, LoneWorker):
     """Implements `WorkerBase`; a subclass says which device it is."""
 
     makes = "a model that reads sound makes no text of text"

@@ -29,7 +29,7 @@ class StandInWorker(RankWorker):
         return self._stand_in
 
     def nvml_own_bytes(self) -> int | None:
-        """See `DeviceWorker`. The books know, as NVML does."""
+        """See `TorchWorker`. The books know, as NVML does."""
         return None if self._stand_in is None else self._stand_in.memory.own_bytes()
 
     def determine_num_available_blocks(self) -> tuple[int, int]:

@@ -25,6 +25,8 @@ WORKER_CLASSES = {
     "cuda": "dormouse_worker.executor.worker.gpu_worker.GpuWorker",
 }
 BARE_CLASS = "dormouse_worker.executor.worker.bare_worker.BareWorker"
+BARE_POOLING_CLASS = "dormouse_worker.executor.worker.bare_pooling_worker.BarePoolingWorker"
+WITHOUT_TORCH = frozenset({BARE_CLASS, BARE_POOLING_CLASS})
 STAND_IN_CLASS = "dormouse_worker.executor.worker.stand_in_worker.StandInWorker"
 _POOLING = "dormouse_worker.executor.worker.pooling_devices."
 _SPEECH = "dormouse_worker.executor.worker.speech_worker."
@@ -58,7 +60,7 @@ def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: 
     A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
     """
     with lasting_objects():
-        if settings.worker_cls == "auto" and not is_quantized and worker_class != BARE_CLASS:
+        if settings.worker_cls == "auto" and not is_quantized and worker_class not in WITHOUT_TORCH:
             import_slim()
         return resolve_worker_class(worker_class, settings.worker_extension_cls)
 

@@ -10,13 +10,10 @@ from typing import Any
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
-from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import EMBED, HEADS
-from dormouse_worker.files.head_files import HeadFiles, read_head
-from dormouse_worker.files.model_files import ModelFiles, check_model_files
-from dormouse_worker.files.task_files import Pooling, read_pooling, task_of
+from dormouse_worker.common.tasks import EMBED
+from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.architecture import check_known, find_position_limit
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
@@ -24,6 +21,7 @@ from dormouse_worker.model.foreign import foreign_errors
 from dormouse_worker.model.pooling.attention import PackedContext, register
 from dormouse_worker.model.pooling.classifier import ClassifierHead, probe, whole_logits
 from dormouse_worker.model.pooling.head import PoolingHead
+from dormouse_worker.model.pooling.made import Made, read_made, resolve_length
 from dormouse_worker.model.pooling.runner import Encoder, Head, PoolingRunner
 from dormouse_worker.model.weights.kind import ModelKind
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
@@ -31,15 +29,6 @@ from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a model makes of a text, by its files."""
-
-    task: str
-    pooling: Pooling  # of a vector
-    head: HeadFiles | None = None  # of a model that classifies or scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +73,14 @@ def load_pooler(settings: EngineSettings, device: Device) -> LoadedPooler:
     """
     transformers_logging.disable_progress_bar()
     files = check_model_files(settings.model_path, settings.load_format)
-    made = _read_made(settings, files)
+    made = read_made(settings, files)
     with foreign_errors(files.path):
         check_known(files.path, files.config)
         config = AutoConfig.from_pretrained(  # nosec B615  # of a directory
             files.path, local_files_only=True, trust_remote_code=False
         )
         check_device(device.name, device.capability, settings.dtype, files.config)
-        max_model_len = resolve_length(config, settings, made)
+        max_model_len = resolve_length(position_limit(config), settings, made)
         weights = load_weights(config, settings, device, files, kind=_kind_of(config, made))
     logger.info("%s: %s", files.path, weights.report)
     try:
@@ -101,29 +90,10 @@ def load_pooler(settings: EngineSettings, device: Device) -> LoadedPooler:
         raise
 
 
-def _read_made(settings: EngineSettings, files: ModelFiles) -> Made:
-    task = task_of(settings, files.config)
-    if task in HEADS:
-        return Made(task, Pooling(), read_head(files.path, files.config))
-    return Made(task, read_pooling(files.path, files.config))
-
-
-def resolve_length(config: Any, settings: EngineSettings, made: Made) -> int:
-    """Return the longest text in tokens: as set, else as the model's files say, at most a pass. Raises InvalidSettings.
-
-    A text is computed in one pass: its tokens may see each other.
-    """
-    limit, wanted, most = find_position_limit(config), settings.max_model_len, settings.max_num_batched_tokens
-    if limit is not None:
-        limit -= first_position(config)
-    if limit is not None and wanted > limit:
-        raise InvalidSettings(f"maxModelLen {wanted} is above the model's limit of {limit} positions; lower it")
-    if wanted > most:
-        raise InvalidSettings(
-            f"maxModelLen {wanted} is above maxNumBatchedTokens {most}, and a text is computed in one pass where the "
-            f"task is {made.task}; raise maxNumBatchedTokens or lower maxModelLen"
-        )
-    return wanted or min(length for length in (limit, made.pooling.max_length, most) if length)
+def position_limit(config: Any) -> int | None:
+    """Return how many positions a text may have, None where the configuration names no limit."""
+    limit = find_position_limit(config)
+    return None if limit is None else limit - first_position(config)
 
 
 def first_position(config: Any) -> int:

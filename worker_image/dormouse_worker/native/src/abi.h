@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 14
+#define DM_VERSION 15
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4, DM_W4_LOW = 5, DM_MXFP4 = 6 };
@@ -70,6 +70,12 @@ struct DmLora {
 
 struct DmNorm {
   const void *weight;  // null = none
+  double eps;
+};
+
+// A norm of encoders, by mean and variance; all are float32.
+struct DmLayerNorm {
+  const float *weight, *bias;  // [columns]
   double eps;
 };
 
@@ -161,4 +167,7 @@ struct DmKernels {
   uint64_t (*checksum)(const void *data, int64_t num_bytes, int64_t first_block);
   bool (*are_finite)(const void *numbers, int64_t num_bytes, int64_t size, uint64_t exponent);
   void (*round_rows)(const float *in, int64_t rows, int64_t columns, uint8_t *out, float *scales);
+  void (*normalize)(const DmPool *, const float *in, const float *more, const DmLayerNorm *, int64_t rows,
+                    int64_t columns, float *out);
+  void (*gate)(const DmPool *, float *numbers, int64_t count);
 };

@@ -3,6 +3,7 @@
 // Everything is in unnamed namespaces and nothing of the standard library's templates is used: a function compiled for
 // one processor must never be linked in the place of another's.
 #include "checksum.h"
+#include "encoder.h"
 #include "finite.h"
 #include "forward.h"
 #include "rounding.h"
@@ -96,6 +97,13 @@ void attend_rows(const DmPool *pool, const DmAttention *layer, const DmBatch *ba
   attend<float, bf16, bf16>(*pool, *layer, *batch, *group, *query, (bf16 *)out);
 }
 
+void normalize(const DmPool *pool, const float *in, const float *more, const DmLayerNorm *norm, int64_t rows,
+               int64_t columns, float *out) {
+  normalize_rows(*pool, in, more, *norm, rows, columns, out);
+}
+
+void gate(const DmPool *pool, float *numbers, int64_t count) { gate_normally(*pool, numbers, count); }
+
 void write_rounded_rows(const DmAttention *layer, int64_t num_tokens, const DmGroup *group, const DmHeads *keys,
                         const DmHeads *values) {
   if (layer->dtype == DM_FLOAT32) return write_rounded<float>(*layer, num_tokens, *group, *keys, *values);
@@ -111,5 +119,6 @@ int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
     TEXT(VARIANT), attend_rows,     write_rounded_rows, multiply_rows, forward, workspace_bytes,
     JOIN(dm_sample_, VARIANT), JOIN(dm_desk_bytes_, VARIANT), checksum, are_finite, round_rows,
+    normalize, gate,
 };
 }

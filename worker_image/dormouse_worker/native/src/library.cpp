@@ -113,6 +113,19 @@ void dm_multiply(const DmKernels *kernels, int64_t dtype, const float *in, const
   kernels->multiply(&held.threads, dtype, in, map, out, rows, columns, num_outputs);
 }
 
+// Sets out [rows][columns] to the norm of in + more, row by row; `more` may be null, and `out` be one of both.
+void dm_normalize(const DmKernels *kernels, const float *in, const float *more, const DmLayerNorm *norm, int64_t rows,
+                  int64_t columns, float *out) {
+  Held held;
+  kernels->normalize(&held.threads, in, more, norm, rows, columns, out);
+}
+
+// Replaces each number x by x times the normal distribution at x: GELU as it is defined, without an approximation by tanh.
+void dm_gate(const DmKernels *kernels, float *numbers, int64_t count) {
+  Held held;
+  kernels->gate(&held.threads, numbers, count);
+}
+
 // Returns the checksum of bytes that begin with this block of the whole. Any number of threads may call it, and no other
 // is woken for it.
 uint64_t dm_checksum(const DmKernels *kernels, const void *data, int64_t num_bytes, int64_t first_block) {

@@ -1,0 +1,1 @@
+"""Encoders that make vectors, computed by our kernels: no torch, no transformers."""

@@ -1,0 +1,77 @@
+// What encoders compute beside products and attention: norms of sums, with biases, and the error function's gate.
+#pragma once
+
+#include "product.h"
+
+namespace {
+
+constexpr int64_t GATED_AT_ONCE = 16 << 10;  // numbers: a stretch that one thread takes
+
+// x · Φ(x), where Φ is the normal distribution's: within 2e-7 of the largest number it is made of. (Abramowitz and
+// Stegun, 7.1.26.) The smaller of Φ(x) and Φ(-x) is computed, so that nothing cancels.
+INLINE floats normal_gate(floats x) {
+  floats size = (x < floats{} ? -x : x) * all(0.70710678118654752f);
+  floats t = all(1.0f) / (all(1.0f) + all(0.3275911f) * size);
+  floats tail = all(1.061405429f);
+  tail = tail * t - all(1.453152027f);
+  tail = tail * t + all(1.421413741f);
+  tail = tail * t - all(0.284496736f);
+  tail = tail * t + all(0.254829592f);
+  tail = all(0.5f) * tail * t * exponential(-size * size);
+  return x < floats{} ? x * tail : x - x * tail;
+}
+
+void gate_normally(const DmPool &pool, float *numbers, int64_t count) {
+  parallel_stretches(pool, count, GATED_AT_ONCE, [&](int64_t begin, int64_t end) {
+    int64_t i = begin;
+    for (; i + LANES <= end; i += LANES) store(numbers + i, normal_gate(load(numbers + i)));
+    for (; i < end; i++) numbers[i] = normal_gate(all(numbers[i]))[0];
+  });
+}
+
+// Calls each(i, vector) for whole vectors of a row and one(i) for the numbers behind the last one.
+template <class Each, class One>
+INLINE void over_row(int64_t columns, const Each &each, const One &one) {
+  int64_t i = 0;
+  for (; i + LANES <= columns; i += LANES) each(i);
+  for (; i < columns; i++) one(i);
+}
+
+// A row of the sum, brought to mean 0 and variance 1, times a weight, and shifted. Two passes: nothing cancels.
+void normalize_row(const float *in, const float *more, const DmLayerNorm &norm, int64_t columns, float *out) {
+  floats sums{};
+  float rest = 0;
+  over_row(
+      columns,
+      [&](int64_t i) {
+        floats x = more ? load(in + i) + load(more + i) : load(in + i);
+        store(out + i, x), sums = sums + x;
+      },
+      [&](int64_t i) { out[i] = more ? in[i] + more[i] : in[i], rest += out[i]; });
+  float mean = (sum(sums) + rest) / (float)columns;
+  sums = floats{}, rest = 0;
+  over_row(
+      columns,
+      [&](int64_t i) {
+        floats x = load(out + i) - all(mean);
+        sums = sums + x * x;
+      },
+      [&](int64_t i) { rest += (out[i] - mean) * (out[i] - mean); });
+  float scale = 1.0f / __builtin_sqrtf((sum(sums) + rest) / (float)columns + (float)norm.eps);
+  over_row(
+      columns,
+      [&](int64_t i) {
+        store(out + i, (load(out + i) - all(mean)) * all(scale) * load(norm.weight + i) + load(norm.bias + i));
+      },
+      [&](int64_t i) { out[i] = (out[i] - mean) * scale * norm.weight[i] + norm.bias[i]; });
+}
+
+void normalize_rows(const DmPool &pool, const float *in, const float *more, const DmLayerNorm &norm, int64_t rows,
+                    int64_t columns, float *out) {
+  parallel_stretches(pool, rows, parts(GATED_AT_ONCE, columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++)
+      normalize_row(in + r * columns, more ? more + r * columns : more, norm, columns, out + r * columns);
+  });
+}
+
+}  // namespace
