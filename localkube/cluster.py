@@ -41,8 +41,7 @@ class Cluster:
         host.check_root()
         with lock.machine_lock("localkube up", self.progress.say):
             self._replace_other()
-            has_nodes = num_nodes == 1 or second.is_wanted(self.paths)
-            if has_nodes and self.is_healthy():
+            if self.is_up(num_nodes):
                 self.progress.say(f"already up and healthy; KUBECONFIG={self.paths.kubeconfig}")
                 return
             host.ensure_packages(self.progress.say)
@@ -170,6 +169,18 @@ class Cluster:
         if second.is_wanted(self.paths):
             waves += second.waves(self.paths, binaries, host.program("containerd"))
         return [observe(self.paths, component) for wave in waves for component in wave]
+
+    def is_up(self, num_nodes: int) -> bool:
+        """Return whether the cluster is as wanted; then bring back the image that a kubelet short of disk deletes.
+
+        Without it no pod starts. Raises ComponentError.
+        """
+        has_second = second.is_wanted(self.paths)
+        if num_nodes > 1 + has_second or not self.is_healthy():
+            return False
+        for paths in (self.paths, self.paths.second) if has_second else (self.paths,):
+            node.ensure_pause_image(paths, build.bin_dir(self.paths))
+        return True
 
     def is_healthy(self) -> bool:
         """Return whether all components of this localkube run and the node is Ready; never raises ApiError."""
