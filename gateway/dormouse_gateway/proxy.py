@@ -103,7 +103,7 @@ class InferenceProxy:
         self._rng = rng or random.SystemRandom()
         self._clock = migrator.clock
         self._traces = traces
-        self._canaries = Canaries(router, rng=self._rng, clock=migrator.clock, on_abort=metrics.aborted)
+        self.canaries = Canaries(router, rng=self._rng, clock=migrator.clock, on_abort=metrics.aborted)
         self.images = images or ImageRoom()
         self.num_taken = 0  # requests so far
 
@@ -141,7 +141,7 @@ class InferenceProxy:
             self._metrics.finished(record.model, method.name, record.code, self._clock() - started)
             record.trace.end(record.code, record.why)
             if record.sighting and record.meter:
-                self._canaries.note(record.sighting, record.code, was_held=record.meter.call.wait.hold_s > 0)
+                self.canaries.note(record.sighting, record.code, was_held=record.meter.call.wait.hold_s > 0)
             if record.meter and record.meter.has_begun:
                 key = record.meter.caller.key
                 self._metrics.used(key.name if key else "", record.meter.call.deployment.key, record.meter.usage)
@@ -195,8 +195,8 @@ class InferenceProxy:
         request, given = requests.parse(method, raw), context.invocation_metadata()
         meant = self._router.resolve(request.model, caller)
         if method.need_ready:
-            meant = self._canaries.choose(meant, caller, given)
-            record.sighting = self._canaries.watch(meant.deployment)
+            meant = self.canaries.choose(meant, caller, given)
+            record.sighting = self.canaries.watch(meant.deployment)
         deployment = meant.deployment
         record.model = deployment.full_name
         if isinstance(request, requests.WithImages):

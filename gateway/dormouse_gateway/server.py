@@ -260,7 +260,8 @@ class Gateway:
         return OpenAIDoor(app, timeout_s=timeout_s, max_connections=self._shares.http, tls=tls)
 
     def _make_partners(self, app: Starlette, seeds: Seeds) -> Partners:
-        core = Core(router=self.router, holder=self.holder, keys=self._keys, metrics=self.metrics, app=app)
+        keys, canaries = self._keys, self._proxy.canaries
+        core = Core(router=self.router, holder=self.holder, keys=keys, metrics=self.metrics, app=app, canaries=canaries)
         proofs = Proofs(seeds.tickets(), seeds.salts())
         return open_partners(self._settings, core, proofs, identity=self._identity, max_calls=self._shares.http)
 

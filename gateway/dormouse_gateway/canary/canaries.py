@@ -47,11 +47,15 @@ class Sighting:
         """Return what messages are to be written to."""
 
         async def seen(raw: bytes) -> None:
-            if self.first_s is None:
-                self.first_s = self.clock() - self.began_s
+            self.note_first()
             await write(raw)
 
         return seen
+
+    def note_first(self) -> None:
+        """Take that a message came; the first counts."""
+        if self.first_s is None:
+            self.first_s = self.clock() - self.began_s
 
 
 class Canaries:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import grpc
+
 from dormouse_gateway.clients.requests import Request
 from dormouse_gateway.model import Meant
 from dormouse_gateway.openai.bodies import check_type
@@ -31,6 +33,12 @@ _ANSWERED_ASLEEP = (TOKENIZE_DOOR, DETOKENIZE_DOOR, COUNT_DOOR)
 _FAILED = (500, 502)
 _REFUSED = 503
 _FULL = 429
+_CODES = {
+    _FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    502: grpc.StatusCode.UNAVAILABLE,
+    _REFUSED: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +93,10 @@ def verdict_of(status: int) -> Verdict:
     if status == _REFUSED:
         return Verdict.REFUSED
     return Verdict.NOTHING if status == _FULL or status > _REFUSED else Verdict.GOOD
+
+
+def code_of(status: int) -> grpc.StatusCode:
+    """Return what a response's status would be at our gRPC API, as far as a canary is judged by it."""
+    if status < 400:
+        return grpc.StatusCode.OK
+    return _CODES.get(status, grpc.StatusCode.INTERNAL if status >= 500 else grpc.StatusCode.INVALID_ARGUMENT)

@@ -22,28 +22,28 @@ from dormouse_api.foreign import ext_proc_pb2 as pb
 from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
 from dormouse_api.status import CallError
 from dormouse_api.tickets import TicketBook
+from dormouse_gateway.canary.canaries import Canaries, Sighting
 from dormouse_gateway.clients.keys import Caller, Keyring
 from dormouse_gateway.clients.requests import Metadata, forwarded_metadata, sent_salt
 from dormouse_gateway.clients.salts import Salts
-from dormouse_gateway.hold.announce import trailers
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.hold.wait import HoldTicket
-from dormouse_gateway.model import Meant
+from dormouse_gateway.model import Deployment, Meant
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.doors import Door
 from dormouse_gateway.openai.errors import ApiError, Words, from_call_error, openai_body
 from dormouse_gateway.openai.headers import request_id, to_metadata
 from dormouse_gateway.picker import answers
-from dormouse_gateway.picker.asked import Asked, door_of, read_asked, verdict_of
+from dormouse_gateway.picker.asked import Asked, door_of, read_asked
 from dormouse_gateway.picker.exchange import Context, Exchange
 from dormouse_gateway.picker.head import Head, read_head
 from dormouse_gateway.picker.in_process import answered
+from dormouse_gateway.picker.passing import Passing
 from dormouse_gateway.picker.toll import Toll
 from dormouse_gateway.router import Lease, Router
 from dormouse_gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
 
 _METHOD = "Process"
-_OK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class Core:
     keys: Keyring
     metrics: Metrics
     app: ASGIApp  # our HTTP API, for what needs no worker
+    canaries: Canaries  # the gateway's own: requests of all its doors are compared with each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,14 @@ class _Record:
 
     model: str = UNKNOWN_MODEL
     code: grpc.StatusCode = grpc.StatusCode.OK
+    sighting: Sighting | None = None  # of a request whose end is compared with others'
+    wait: HoldTicket | None = None
+    passing: Passing | None = None  # once a worker was found
+
+    @property
+    def outcome(self) -> grpc.StatusCode:
+        """Return how the request ended, by its response if it had a worker: Envoy may hang up once it has the last."""
+        return self.passing.outcome if self.passing else self.code
 
 
 class EndpointPicker(rpc.ExternalProcessorServicer):
@@ -136,6 +145,8 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
             raise
         finally:
             exchange.close()
+            if record.sighting and record.wait:
+                self._core.canaries.note(record.sighting, record.outcome, was_held=record.wait.hold_s > 0)
             self._core.metrics.finished(record.model, _METHOD, record.code, self._clock() - started)
 
     async def _serve(self, head: Head, exchange: Exchange, record: _Record, peer: str) -> None:
@@ -159,13 +170,16 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
         caller = keys.identify(metadata)  # before anything is read
         asked = read_asked(visit.door, head, await exchange.body(head, self._limits.body_s), visit.id)
         caller = await opened.enter_async_context(keys.admit(metadata, num_requests=asked.num_calls))
-        way = self._way(asked, caller, self._proofs.forwarded(metadata, caller, visit.peer), visit.record)
+        meant = self._meant(asked, caller, metadata, head.subset, visit.record)
+        way = self._way(asked, meant, caller, self._proofs.forwarded(metadata, caller, visit.peer))
+        visit.record.wait = way.wait
         await opened.enter_async_context(keys.tenure(caller))
         lease = await self._lease(way, exchange, opened, head.subset)
         await self._send(head, way, lease, exchange)
         toll = Toll(caller, lease.ticket.demand)
         opened.callback(toll.charge)
-        await _follow(way, lease, toll, exchange, head=head)
+        visit.record.passing = Passing(head, lease, toll, way.wait, visit.record.sighting)
+        await visit.record.passing.follow(exchange)
 
     def _refusal(self, error: ApiError | CallError, record: _Record, words: Words, drawn: str) -> pb.ProcessingResponse:
         """Count a refusal, and return it in the words of the door that was asked for."""
@@ -176,12 +190,28 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
         self._core.metrics.rejected(error)
         return answers.refusal(from_call_error(error), words, drawn)
 
-    def _way(self, asked: Asked, caller: Caller, told: Metadata, record: _Record) -> _Way:
-        """Return whom the request means, and how long it may wait. Raises CallError."""
+    def _meant(
+        self, asked: Asked, caller: Caller, metadata: Metadata, subset: frozenset[str] | None, record: _Record
+    ) -> Meant:
+        """Return whom the request means, or the canary that shall answer it. Raises CallError."""
         meant = self._core.router.resolve(asked.model, caller)
+        if asked.need_ready:
+            chosen = self._core.canaries.choose(meant, caller, metadata)
+            meant = chosen if self._can_reach(chosen.deployment, subset) else meant
+            record.sighting = self._core.canaries.watch(meant.deployment)
         record.model = meant.deployment.full_name
         if not meant.deployment.has_http:
             raise _not_offered(record.model)
+        return meant
+
+    def _can_reach(self, deployment: Deployment, subset: frozenset[str] | None) -> bool:
+        """Return whether the gateway that asks can send requests there: else a canary gets none of them."""
+        endpoints = self._core.router.pool.endpoints_of(deployment.key)
+        is_allowed = subset is None or any(endpoint.serves_http(subset) for endpoint in endpoints)
+        return deployment.has_http and is_allowed
+
+    def _way(self, asked: Asked, meant: Meant, caller: Caller, told: Metadata) -> _Way:
+        """Return the way to whom is meant, and how long the request may wait."""
         wait = HoldTicket(len(asked.raw), self._clock() + self._limits.deadline_s, flow=caller.flow)
         return _Way(asked, meant, told, wait)
 
@@ -224,35 +254,6 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
         is_changed = body is not way.asked.raw
         for response in answers.destination(head, endpoint.http_address, shown, body=body, is_changed=is_changed):
             await exchange.say(response)
-
-
-async def _follow(way: _Way, lease: Lease, toll: Toll, exchange: Exchange, *, head: Head) -> None:
-    """Let the response pass, and learn from it how its worker does, until its end or Envoy's."""
-    is_over = False
-    while not is_over and (message := await exchange.read()) is not None:
-        kind = message.WhichOneof("request")
-        if kind == "response_headers":
-            status = _status(message.response_headers)
-            lease.report(verdict_of(status))
-            toll.is_good = status == _OK
-            lease.advance()
-            is_over = message.response_headers.end_of_stream
-            await exchange.say(answers.onward((*trailers(way.wait), *toll.caller.headers)))
-        elif kind == "response_body":
-            lease.advance()
-            is_over = message.response_body.end_of_stream
-            toll.pass_by(message.response_body.body)
-            await exchange.say(answers.passed_on(head, message.response_body))
-        elif kind == "response_trailers":
-            is_over = True
-            await exchange.say(answers.trailers_pass())
-
-
-def _status(headers: pb.HttpHeaders) -> int:
-    """Return a response's status, 0 if there is none."""
-    told = next((each for each in headers.headers.headers if each.key == ":status"), pb.HeaderValue())
-    text = told.raw_value.decode("latin-1") or told.value
-    return int(text) if text.isdecimal() and len(text) == len("200") else 0
 
 
 def _not_offered(full_name: str) -> CallError:

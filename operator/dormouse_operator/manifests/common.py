@@ -18,6 +18,8 @@ from dormouse_operator.model import Deployment, SecretKey
 FIELD_MANAGER = "dormouse-operator"
 GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done or had their time
 
+LABEL_INSTANCE = "app.kubernetes.io/instance"  # what a pod serves as: its deployment, or the one it is a canary of
+
 Manifest = dict[str, Any]
 
 
@@ -41,7 +43,7 @@ def labels_of(deployment: Deployment) -> dict[str, str]:
     """Return the labels of everything that the operator makes for a deployment."""
     return {
         "app.kubernetes.io/name": "dormouse",
-        "app.kubernetes.io/instance": deployment.key.name,
+        LABEL_INSTANCE: deployment.key.name,
         "app.kubernetes.io/part-of": "dormouse",
         "app.kubernetes.io/managed-by": FIELD_MANAGER,
         **selector_labels(deployment.key.name),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dormouse_api.identity import CA_FILE, CERT_FILE, KEY_FILE
-from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest
+from dormouse_operator.manifests.common import FIELD_MANAGER, LABEL_INSTANCE, Manifest
 
 CERTIFICATES_DIR = "/var/run/dormouse/certificates"
 SHARED_SECRETS = tuple(f"dormouse-identities-{digit:x}" for digit in range(16))  # the chart names them, too
@@ -75,7 +75,7 @@ def contents_manifest(metadata: Mapping[str, Any], contents: Contents) -> Manife
 def release_metadata(namespace: str, name: str, release: str) -> Manifest:
     """Return the metadata of a Secret of the release itself; it has no owner and outlives the operator's pod."""
     metadata = shared_metadata(namespace, name)
-    return {**metadata, "labels": {**metadata["labels"], "app.kubernetes.io/instance": release}}
+    return {**metadata, "labels": {**metadata["labels"], LABEL_INSTANCE: release}}
 
 
 def shared_metadata(namespace: str, name: str) -> Manifest:

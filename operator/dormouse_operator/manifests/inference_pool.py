@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_api.names import HTTP_PORT
-from dormouse_operator.manifests.common import Manifest, is_owned, labels_of, metadata_of, selector_labels
+from dormouse_api.names import COMPONENT_WORKER, HTTP_PORT, LABEL_COMPONENT
+from dormouse_operator.manifests.common import (
+    LABEL_INSTANCE,
+    Manifest,
+    is_owned,
+    labels_of,
+    metadata_of,
+    selector_labels,
+)
 from dormouse_operator.model import ChildState, Deployment, Picker, PoolSeen
 
 HTTP_CONTAINER = "http"
@@ -61,6 +68,11 @@ def http_service_port() -> Manifest:
 def http_ingress() -> Manifest:
     """Return who may connect to the HTTP API: all, as nobody knows where their gateways are."""
     return {"ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}
+
+
+def shared_pool(deployment: Deployment) -> str:
+    """Return the deployment in whose pool a canary's pods are, too: gateways send to members only. "" = in no other."""
+    return deployment.canary.of if deployment.canary and deployment.serving.inference_pool else ""
 
 
 def pool_manifest(deployment: Deployment, picker: Picker) -> Manifest:
@@ -116,7 +128,7 @@ def _pool_spec(deployment: Deployment, picker: Picker) -> Manifest:
     """Return the spec as the API server stores it."""
     is_near = deployment.key.namespace == picker.namespace
     return {
-        "selector": {"matchLabels": selector_labels(deployment.key.name)},
+        "selector": {"matchLabels": _members(deployment)},
         "targetPorts": [{"number": HTTP_PORT}],
         "endpointPickerRef": {
             "group": "",
@@ -126,6 +138,13 @@ def _pool_spec(deployment: Deployment, picker: Picker) -> Manifest:
             "failureMode": deployment.serving.failure_mode,
         },
     }
+
+
+def _members(deployment: Deployment) -> dict[str, str]:
+    """Return the labels of a pool's pods: its own, and of a deployment that is no canary those of its canaries."""
+    if deployment.canary:
+        return selector_labels(deployment.key.name)
+    return {LABEL_INSTANCE: deployment.key.name, LABEL_COMPONENT: COMPONENT_WORKER}
 
 
 def _service_spec(picker: Picker) -> Manifest:

@@ -18,11 +18,11 @@ from dormouse_api.names import (
 )
 from dormouse_operator.manifests.adapters import adapter_mounts, adapter_volumes
 from dormouse_operator.manifests.arguments import worker_arguments
-from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, Manifest, labels_of, metadata_of
+from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, LABEL_INSTANCE, Manifest, labels_of, metadata_of
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
-from dormouse_operator.manifests.inference_pool import http_container
+from dormouse_operator.manifests.inference_pool import http_container, shared_pool
 from dormouse_operator.manifests.kv_events import events_environment
 from dormouse_operator.manifests.kv_store import store_environment, store_mount, store_volume
 from dormouse_operator.manifests.memory import with_memory_request
@@ -100,6 +100,8 @@ def _init_containers(
 def _metadata(deployment: Deployment, name: str, labels: Mapping[str, str]) -> Manifest:
     ranks = deployment.parallelism.num_ranks
     more = {LABEL_RANKS: str(ranks)} if ranks > 1 else {}
+    if pool := shared_pool(deployment):
+        more[LABEL_INSTANCE] = pool
     metadata = metadata_of(deployment, name, {**labels_of(deployment), **labels, **more})
     # a worker has no state that a move would lose
     metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}

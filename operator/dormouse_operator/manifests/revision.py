@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any
 
 from dormouse_operator.manifests.adapters import adapter_claims, adapter_secrets
+from dormouse_operator.manifests.inference_pool import shared_pool
 from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
 
 _DIGEST_CHARS = 8
@@ -72,6 +73,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "hub": _hub_part(deployment.model.hub),
         **ranks,
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
+        **({"pool_of": pool} if (pool := shared_pool(deployment)) else {}),
         **({"kv_events": True} if deployment.serving.kv_subscribers else {}),
         **({"adapter_claims": claims} if claims else {}),
         **({"adapter_secrets": secrets} if secrets else {}),

@@ -188,7 +188,7 @@ async def test_text_is_tokenized_by_the_deployment_that_was_named(house, workers
 
 async def test_first_tokens_are_compared_where_nobody_had_to_wait(house, add_canary):
     await add_canary()
-    canaries = house.gateway._proxy._canaries
+    canaries = house.gateway._proxy.canaries
     for number in range(LEAST_FIRSTS):
         await tokens_of(ask(house, metadata=ALWAYS if number % 2 else NEVER))
     trial = canaries._try_of(known(house)).trial

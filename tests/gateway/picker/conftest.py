@@ -62,11 +62,11 @@ class Town:
 
 
 @asynccontextmanager
-async def running_door(worker, uid, *, fails_open=False):
+async def running_door(worker, uid, *, fails_open=False, name="tiny"):
     """Run the HTTP API of a worker's pod; yield its port."""
     host, _, port = worker.address.rpartition(":")
     let_in = LetIn(check=knows(Role.GATEWAY, audience=uid), fails_open=fails_open)
-    door, listener = make_door(Flags(("tiny", "default/tiny"), 0, (host, int(port)), let_in)), listen("127.0.0.1", 0)
+    door, listener = make_door(Flags((name, f"default/{name}"), 0, (host, int(port)), let_in)), listen("127.0.0.1", 0)
     await door.start(listener)
     try:
         yield listener.getsockname()[1]

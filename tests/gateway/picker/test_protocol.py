@@ -10,7 +10,10 @@ from grpc import aio
 from bench.envoy.process import BINARY
 from dormouse_api.foreign import ext_proc_pb2 as pb
 from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
-from tests.gateway.picker.conftest import CHAT, HI
+from dormouse_gateway.testing.workers import infd, pod
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from tests.gateway.picker.conftest import CHAT, HI, KEY
+from tests.waiting import until
 from tools.bootstrap import ROOT
 
 MODE = pb.ProcessingMode
@@ -76,6 +79,16 @@ async def test_where_it_allows_none_of_ours_the_answer_is_503(town, picker, subs
     told = await answer(picker, head(subset=subset), body())
     assert told.immediate_response.status.code == 503
     assert town.is_quiet()
+
+
+async def test_a_canary_that_the_data_plane_does_not_allow_gets_nothing(town, picker):
+    canary = infd("next", serving={"inferencePool": True}, canary={"of": "tiny", "weight": 100})
+    town.house.kube.put(INFERENCE_DEPLOYMENTS, canary)
+    town.house.kube.put(PODS, pod("next-w", "next", "127.0.0.2:1", uid="uid-next", http_port=8000))
+    await until(lambda: town.router.catalogue.canary_of(KEY))
+    allowed = [f"127.0.0.1:{port}" for port in town.http_ports]
+    told = await answer(picker, head(subset=allowed), body())
+    assert told.dynamic_metadata["envoy.lb"][DESTINATION] in allowed
 
 
 @pytest.mark.parametrize("mode", [MODE.NONE, MODE.STREAMED, MODE.BUFFERED_PARTIAL])

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
+from dormouse_api.names import LABEL_COMPONENT
 from dormouse_kube.api import INFERENCE_POOLS, PODS, SERVICES
 from dormouse_kube.errors import NotFound, Unavailable
-from dormouse_operator.manifests import WorkerDefaults, pod_digest_of, pod_manifest, policy_manifest
-from dormouse_operator.model import Arrows, Hub, ModelSource, Parallelism, Picker, Serving
+from dormouse_operator.manifests import (
+    WorkerDefaults,
+    pod_digest_of,
+    pod_manifest,
+    policy_manifest,
+    pool_manifest,
+)
+from dormouse_operator.model import Arrows, Hub, Key, ModelSource, Parallelism, Picker, Serving
+from dormouse_operator.model.canary import Canary
 from dormouse_operator.testing.nouns import a_deployment, a_pod
 from tests.operator_.kit import passes
 
@@ -45,7 +54,7 @@ async def test_its_pool_selects_its_workers_and_leads_to_the_picker(asked):
     (pool,) = pools(asked)
     assert pool["metadata"]["ownerReferences"][0]["controller"] is True
     assert pool["spec"] == {
-        "selector": {"matchLabels": {LABEL_DEPLOYMENT: "tiny", LABEL_COMPONENT: "worker"}},
+        "selector": {"matchLabels": {"app.kubernetes.io/instance": "tiny", LABEL_COMPONENT: "worker"}},
         "targetPorts": [{"number": 8000}],
         "endpointPickerRef": {
             "group": "",
@@ -131,6 +140,18 @@ def test_the_http_api_is_a_container_that_holds_no_secret_and_ends_after_the_wor
         "DORMOUSE_POD_UID": None,
         "DORMOUSE_GATEWAY_KEY": "gw",
     }
+
+
+def test_pods_of_a_canary_are_members_of_the_pool_whose_requests_it_shares_and_of_its_own():
+    asks, canary = Serving(True), Canary(of="tiny", weight=5, is_paused=False, try_name="a")
+    standing, shares = a_deployment(serving=asks), a_deployment(key=Key("team", "next"), serving=asks, canary=canary)
+    pods = [pod_manifest(each, image="i", index=0, defaults=DEFAULTS) for each in (standing, shares)]
+    labels = [each["metadata"]["labels"].items() for each in pods]
+    pools = [pool_manifest(each, Picker("gateway", "team", 9002))["spec"]["selector"] for each in (standing, shares)]
+    members = [[selector["matchLabels"].items() <= each for each in labels] for selector in pools]
+    assert members == [[True, True], [False, True]]
+    assert pod_digest_of(shares, "i") != pod_digest_of(replace(shares, canary=replace(canary, of="other")), "i")
+    assert pod_digest_of(shares, "i") == pod_digest_of(replace(shares, canary=replace(canary, weight=9)), "i")
 
 
 def test_followers_of_groups_serve_no_http():
