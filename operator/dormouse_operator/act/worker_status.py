@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from dormouse_api.capabilities import Capability
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_operator.errors import WorkerRefused
-from dormouse_operator.model import DeviceGrant, Failure, Report, Worker, WorkerState
+from dormouse_operator.model import DeviceGrant, Failure, Report, SleepLevel, Worker, WorkerState
 
 # the largest numbers that the status of a deployment has room for, and the last second that has a date
 _MOST = {
@@ -19,6 +20,13 @@ _MOST = {
     FieldDescriptor.CPPTYPE_UINT64: 2**63 - 1,
     FieldDescriptor.CPPTYPE_DOUBLE: int(datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()),
     FieldDescriptor.CPPTYPE_ENUM: max(pb.WorkerState.values()),
+}
+
+
+_NEEDED: Mapping[SleepLevel, Capability] = {
+    1: Capability.SLEEP_LEVEL_1,
+    2: Capability.SLEEP_LEVEL_2,
+    3: Capability.STANDBY,
 }
 
 
@@ -61,7 +69,13 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         missing_bytes=status.missing_bytes,
         adapters_digest=status.loras_digest,
         adapters_version=status.loras_version,
+        sleep_levels=_claimed_levels(status.capabilities),
     )
+
+
+def _claimed_levels(claimed: Collection[str]) -> tuple[SleepLevel, ...]:
+    """Return the levels that a worker claims. One of before there were claims has all, or refuses by itself."""
+    return tuple(level for level, needed in _NEEDED.items() if not claimed or needed in claimed)
 
 
 def _parse_grant(grant: pb.DeviceGrant) -> DeviceGrant:

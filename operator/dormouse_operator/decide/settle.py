@@ -1,6 +1,7 @@
 """From what was observed to what it comes to: whose words count, the ladder, how many replicas, which revision. Pure.
 
-The ladder was asked in `questions`; it is asked again only where a worker tells of a request that nobody knew of.
+The ladder was asked in `questions`; it is asked again only where a worker tells of a request that nobody knew of, or
+that it lacks a level of sleep.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dormouse_operator.decide import sleep_evidence, sleep_ladder, spare_replicas
+from dormouse_operator.decide import sleep_evidence, sleep_ladder, sleep_levels, spare_replicas
 from dormouse_operator.decide.condemned import by_epoch, outdated_images
 from dormouse_operator.decide.membership import is_released, resting
 from dormouse_operator.decide.questions import Questions, own_pods
@@ -98,6 +99,8 @@ def _sort_by_settings(
 
 def _ladder(observed: Observed, questions: Questions, workers: Mapping[str, Worker]) -> Decision:
     """Return where the deployment should be on the ladder, now that workers have been heard."""
-    if questions.may_be_stirred and sleep_evidence.has_new_requests(observed.deployment.recorded, workers):
-        return sleep_ladder.decide(replace(questions.evidence, is_stirred=True))
-    return questions.decision
+    recorded, unclaimed = observed.deployment.recorded, sleep_levels.unclaimed(workers.values())
+    is_stirred = questions.may_be_stirred and sleep_evidence.has_new_requests(recorded, workers)
+    if not is_stirred and not unclaimed:
+        return questions.decision
+    return sleep_ladder.decide(replace(questions.evidence, is_stirred=is_stirred, unclaimed=unclaimed))

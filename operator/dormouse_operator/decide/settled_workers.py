@@ -33,6 +33,7 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
         num_gpu_blocks=rank.allocated_gpu_blocks,
         num_cpu_blocks=cache.num_cpu_blocks,
         adapters_digest=recorded.adapter_set,
+        sleep_levels=rank.sleep_levels,
         is_at_rest=True,
     )
 

@@ -15,6 +15,7 @@ from dormouse_operator.model import (
     Lifecycle,
     Pod,
     RecordedStatus,
+    Rung,
     Scaling,
     Turn,
     Worker,
@@ -38,6 +39,7 @@ class Evidence:
     measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
     turn: Turn | None = None  # on a GPU that others have, too
     pressed_to: int = 0  # at least so deep it has to sleep, as a node's host memory is short
+    unclaimed: frozenset[Rung] = frozenset()  # rungs that its workers cannot be on
 
 
 def gather(

@@ -54,6 +54,8 @@ def decide(evidence: Evidence) -> Decision:
         return Decision()
     if evidence.ladder is None or evidence.ladder.rung is Rung.ACTIVE:
         return _awake(evidence, evidence.ladder)
+    if evidence.ladder.rung in evidence.unclaimed:  # decided before its workers were heard
+        return _awake(evidence, None)
     reason = reason_to_wake(evidence, evidence.ladder)
     if reason and evidence.turn and evidence.turn.is_held:
         return Decision(evidence.ladder, evidence.now + _FOLLOW)
@@ -124,7 +126,7 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     """Stay awake, or leave for the deepest rung whose time has come."""
     if evidence.turn and evidence.turn.yields_for and (left := _leave_for_neighbour(evidence, ladder)):
         return left
-    activity, delays = evidence.activity, _delays(evidence.lifecycle)
+    activity, delays = evidence.activity, _delays(evidence)
     if activity is None or not delays:
         return Decision(ladder)
     least = min(delays.values())
@@ -143,23 +145,29 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
 
 def _leave_for_neighbour(evidence: Evidence, ladder: Ladder | None) -> Decision | None:
     """Leave the GPU to another deployment that is called, or say when; None while somebody calls this one."""
-    activity, served = evidence.activity, evidence.serving_since
-    if activity is None or served is None or activity.outstanding or activity.held or evidence.is_stirred:
+    activity, served, rung = evidence.activity, evidence.serving_since, _rung_at(evidence, Rung.LEVEL1)
+    if (
+        rung is None
+        or activity is None
+        or served is None
+        or activity.outstanding
+        or activity.held
+        or evidence.is_stirred
+    ):
         return None
     since = max(served, ladder.since) if ladder else served
     if evidence.now < (may_leave := since + timedelta(seconds=evidence.lifecycle.min_active_s)):
         return Decision(ladder, may_leave)
     idle_since = _whole_second(max(since, evidence.now - timedelta(seconds=activity.quiet_s)))
-    left = Ladder(rung=Rung.LEVEL1, since=evidence.now, reason=NEIGHBOUR, idle_since=idle_since)
+    left = Ladder(rung=rung, since=evidence.now, reason=NEIGHBOUR, idle_since=idle_since)
     return Decision(replace(left, wake_intent=evidence.wake_intent, present=ladder.present if ladder else None))
 
 
 def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
     """Stay on the rung, or go deeper once the time has come. Time never makes it shallower."""
-    if evidence.pressed_to > ladder.rung.depth:
-        rung = list(Rung)[evidence.pressed_to]
+    if evidence.pressed_to > ladder.rung.depth and (rung := _rung_at(evidence, list(Rung)[evidence.pressed_to])):
         return _asleep(evidence, replace(ladder, rung=rung, since=evidence.now, reason=PRESSURE))
-    delays = _delays(evidence.lifecycle)
+    delays = _delays(evidence)
     deeper = [
         ladder.idle_since + delays[rung] for rung in delays if rung.depth > ladder.rung.depth and ladder.idle_since
     ]
@@ -172,7 +180,7 @@ def _asleep(evidence: Evidence, ladder: Ladder) -> Decision:
 
 def _settle(evidence: Evidence, idle_since: datetime, before: Ladder | None) -> Decision:
     """Go to the deepest rung whose time has come."""
-    delays = _delays(evidence.lifecycle)
+    delays = _delays(evidence)
     reached = max((rung for rung in delays if idle_since + delays[rung] <= evidence.now), key=lambda rung: rung.depth)
     ladder = Ladder(
         rung=reached, since=evidence.now, reason=IDLE, idle_since=idle_since, wake_intent=evidence.wake_intent
@@ -183,15 +191,26 @@ def _settle(evidence: Evidence, idle_since: datetime, before: Ladder | None) -> 
     return Decision(ladder, _earliest(*later, next_firing(evidence.lifecycle.prewarm, evidence.now)))
 
 
-def _delays(lifecycle: Lifecycle) -> dict[Rung, timedelta]:
-    """Return after which silence each rung is due; those that never are, are missing."""
+def _rung_at(evidence: Evidence, least: Rung) -> Rung | None:
+    """Return the next rung, this or a deeper one, on which workers still are; None where they can be on none."""
+    able = (rung for rung in Rung if rung is not Rung.ZERO and rung not in evidence.unclaimed)
+    return next((rung for rung in able if rung.depth >= least.depth), None)
+
+
+def _delays(evidence: Evidence) -> dict[Rung, timedelta]:
+    """Return after which silence each rung is due; those that never are, or that workers lack, are missing."""
+    lifecycle = evidence.lifecycle
     wanted = {
         Rung.LEVEL1: lifecycle.level1_after_s,
         Rung.LEVEL2: lifecycle.level2_after_s,
         Rung.LEVEL3: lifecycle.level3_after_s,
         Rung.ZERO: lifecycle.zero_after_s,
     }
-    return {rung: timedelta(seconds=delay_s) for rung, delay_s in wanted.items() if delay_s is not None}
+    return {
+        rung: timedelta(seconds=delay_s)
+        for rung, delay_s in wanted.items()
+        if delay_s is not None and rung not in evidence.unclaimed
+    }
 
 
 def asked_at(lifecycle: Lifecycle, wake_intent: str, now: datetime) -> datetime | None:

@@ -18,6 +18,7 @@ from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import selector_text
 from dormouse_operator.model import (
     AT_REST,
+    SLEEP_LEVELS,
     Actuation,
     ActuationPath,
     Condition,
@@ -231,6 +232,7 @@ def _rank_of(situation: Situation, leader: Pod, report: Report, *, is_first: boo
         residual_bytes=worker.residual_bytes if worker.state is WorkerState.ASLEEP and is_first else 0,
         limited_by=report.limited_by,
         sleep_level=worker.sleep_level,
+        sleep_levels=worker.sleep_levels if is_first else SLEEP_LEVELS,
         request_counter=situation.counter_when_decided(leader) if is_first else None,
     )
 
@@ -251,7 +253,8 @@ def _write_rank(rank: Rank) -> dict[str, Any]:
         "limitedBy": rank.limited_by,
     }
     counter = {} if rank.request_counter is None else {"requestCounter": rank.request_counter}
-    return written | {key: value for key, value in optional.items() if value} | counter
+    claimed = {} if rank.sleep_levels == SLEEP_LEVELS else {"sleepLevels": list(rank.sleep_levels)}
+    return written | {key: value for key, value in optional.items() if value} | counter | claimed
 
 
 def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
-from dormouse_operator.model.ladder import Ladder, Rung
+from dormouse_operator.model.ladder import SLEEP_LEVELS, Ladder, Rung, SleepLevel
 from dormouse_operator.model.observed import Child, ChildState, Observed, Pressure, ServiceState, Turn
 from dormouse_operator.model.picker import Picker, PoolSeen
 from dormouse_operator.model.recorded import (
@@ -54,7 +54,6 @@ from dormouse_operator.model.wanted import (
     Rollout,
     Scaling,
     SecretKey,
-    SleepLevel,
     Strategy,
 )
 
@@ -63,6 +62,7 @@ __all__ = [
     "AWAKE",
     "CRASH_LOOP",
     "FORMED",
+    "SLEEP_LEVELS",
     "UNMADE",
     "WAKEABLE",
     "Activity",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
+
+SleepLevel = Literal[1, 2, 3]
+SLEEP_LEVELS: tuple[SleepLevel, ...] = (1, 2, 3)
 
 
 class Rung(StrEnum):

@@ -9,10 +9,11 @@ from typing import Any
 
 from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.adapters import HeldAdapter
+from dormouse_operator.model.ladder import SleepLevel
 from dormouse_operator.model.picker import PoolSeen
 from dormouse_operator.model.pools import Pool, Replica
 from dormouse_operator.model.running import Pod, Worker
-from dormouse_operator.model.wanted import Deployment, SleepLevel
+from dormouse_operator.model.wanted import Deployment
 
 Child = Mapping[str, Any]  # an object of the deployment's name, as the API server keeps it
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from dormouse_operator.model.adapters import RecordedAdapter
-from dormouse_operator.model.ladder import Ladder
+from dormouse_operator.model.ladder import SLEEP_LEVELS, Ladder, SleepLevel
 
 ActuationPath = Literal["cold", "level3", "level2", "level1"]
 
@@ -51,6 +51,7 @@ class Rank:
     residual_bytes: int = 0
     limited_by: str = ""
     sleep_level: int = 0  # 0 = awake
+    sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that its worker claims; stands at a replica's first rank
     request_counter: int | None = None  # of a worker that is to fall asleep: as it was when that was decided
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from dormouse_operator.model.ladder import SLEEP_LEVELS, SleepLevel
+
 
 class WorkerState(StrEnum):
     """The life of a worker, as the wire contract names it."""
@@ -206,4 +208,5 @@ class Worker:
     missing_bytes: int = 0  # of the device, as its last refused wake said
     adapters_digest: str = ""  # what the adapters are called that it was told last; "" = none, or it was not told
     adapters_version: int = 0  # counts changes of its adapters
+    sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that it claims; all of a worker that claims nothing at all
     is_at_rest: bool = False  # not asked: taken from the recorded status

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from dormouse_operator.model.adapters import Adapter
 from dormouse_operator.model.canary import Canary
+from dormouse_operator.model.ladder import SleepLevel
 from dormouse_operator.model.recorded import RecordedStatus
 from dormouse_operator.model.roles import Roles
 from dormouse_operator.model.serving import OWN_GATEWAYS, Serving
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
-SleepLevel = Literal[1, 2, 3]
 MOST_ADAPTERS: Final = 1024  # of a deployment, as the status lists them
 STANDBY_LEVEL: Final = 3  # the deepest: no engine process, nothing on the device
 

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from dormouse_operator.model import Lifecycle, Prewarm
-from dormouse_operator.model.wanted import OWN_RUNTIME
 from dormouse_operator.parse.values import Raw, SpecError
 
 LEVEL1_AFTER_S = 600  # where nothing is said
@@ -17,16 +16,14 @@ _DELAYS = ("level1AfterSeconds", "level2AfterSeconds", "level3AfterSeconds", "ze
 _CRON_FIELDS = "minute, hour, day of month, month and day of week, as in 45 7 * * MON-FRI"
 
 
-def parse_lifecycle(lifecycle: Raw, runtime: str = OWN_RUNTIME) -> Lifecycle:
-    """Return when workers serve. A delay that is null is never, and so is that of a level that the runtime lacks."""
+def parse_lifecycle(lifecycle: Raw) -> Lifecycle:
+    """Return when workers serve. A delay that is null is never."""
     delays_s = [_parse_delay(lifecycle, name) for name in _DELAYS]
     known = [(name, delay_s) for name, delay_s in zip(_DELAYS, delays_s, strict=True) if delay_s is not None]
     for (earlier, least_s), (name, delay_s) in pairwise(known):
         if delay_s <= least_s:
             words = f"allowed is more than spec.lifecycle.{earlier}, {least_s}"
             raise SpecError(f"spec.lifecycle.{name} is {delay_s}; {words}")
-    if runtime != OWN_RUNTIME:
-        delays_s[:2] = None, None
     return Lifecycle(
         desired_state=lifecycle.get("desiredState", "Auto"),
         drain_timeout_s=lifecycle.get("drainTimeoutSeconds", 60),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dormouse_operator.model import (
+    SLEEP_LEVELS,
     Actuation,
     Condition,
     Crash,
@@ -97,6 +98,7 @@ def _parse_kv_cache(cache: Raw) -> KvCache:
                 residual_bytes=rank.get("residualBytes", 0),
                 limited_by=rank.get("limitedBy", ""),
                 sleep_level=rank.get("sleepLevel", 0),
+                sleep_levels=tuple(rank.get("sleepLevels", SLEEP_LEVELS)),
                 request_counter=rank.get("requestCounter"),
             )
             for rank in cache.get("ranks") or ()

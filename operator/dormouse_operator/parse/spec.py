@@ -48,7 +48,7 @@ def parse_deployment(raw: Raw) -> Deployment:
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
     model, engine = _parse_model(spec, key.name), _parse_engine(spec)
-    lifecycle = parse_lifecycle(spec.get("lifecycle") or {}, engine.runtime)
+    lifecycle = parse_lifecycle(spec.get("lifecycle") or {})
     parallelism = spec.get("parallelism") or {}
     _require_fitting_group(lifecycle, parallelism)
     deployment = Deployment(

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dormouse_operator.errors import WorkerError, WorkerRefused
-from dormouse_operator.model import AT_REST, AWAKE, DeviceGrant, Failure, Report, Worker, WorkerState
+from dormouse_operator.model import (
+    AT_REST,
+    AWAKE,
+    SLEEP_LEVELS,
+    DeviceGrant,
+    Failure,
+    Report,
+    SleepLevel,
+    Worker,
+    WorkerState,
+)
 from dormouse_operator.model.adapters import Adapter, HeldAdapter
 from dormouse_operator.model.units import GIB
 from dormouse_operator.testing.adapters import FakeAdapters
@@ -57,6 +67,7 @@ class FakeWorker:
     rank_blocks: dict[int, int | None] = field(default_factory=dict)  # by rank, where it differs; None = no report
     is_whole: bool = True  # all pods of its group run
     adapters: FakeAdapters = field(default_factory=FakeAdapters)
+    sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that it claims
 
     def finish_loading(self) -> None:
         """Load and profile, unless a rank is missing."""
@@ -115,6 +126,7 @@ class FakeWorker:
             last_wake_s=0.25 if self.kept else 0.0,
             sleep_level=self.sleep_level,
             request_counter=self.request_counter,
+            sleep_levels=self.sleep_levels,
             swapping_to=self.swapping_to,
             adapters_digest=self.adapters.digest,
             adapters_version=self.adapters.version(computes=self.state in AWAKE),

@@ -7,7 +7,7 @@ import pytest
 from dormouse_operator.decide.conditions import degraded, sleep_verified
 from dormouse_operator.decide.conditions.all import evaluate_all
 from dormouse_operator.decide.findings import find
-from dormouse_operator.model import Condition, Engine, Lifecycle, WorkerState
+from dormouse_operator.model import Condition, Lifecycle, WorkerState
 from dormouse_operator.testing.nouns import a_deployment, a_pod, a_report, a_situation, a_worker, but, recorded
 
 S = WorkerState
@@ -107,7 +107,6 @@ def test_an_agreement_names_who_has_not_reported():
 
 
 def test_an_engine_without_levels_1_and_2_says_what_puts_it_to_sleep():
-    foreign = a_deployment(engine=Engine(runtime="vllm", device="cpu"), image="worker-vllm:1")
-    condition = of(a_situation(a_worker(), deployment=foreign), "Asleep")
+    condition = of(a_situation(a_worker(sleep_levels=(3,))), "Asleep")
     assert (condition.status, condition.reason) == ("False", "Awake")
-    assert condition.message.endswith("; runtime vllm has no sleep of level 1 and 2, only 3 and Zero")
+    assert condition.message.endswith("; its worker claims no sleep of level 1 and 2")

@@ -20,6 +20,7 @@ from dormouse_operator.model import (
     RecordedStatus,
     Rung,
     Scaling,
+    Turn,
     WorkerState,
 )
 from dormouse_operator.testing.nouns import a_deployment, a_pod, a_worker, recorded
@@ -213,6 +214,28 @@ def test_from_zero_as_many_have_a_pod_as_are_awake_or_still_there():
     assert (again.awake, again.present) == (1, 3)
     deep = decide(replace(empty, ladder=replace(asleep, idle_since=ago(7200)), wake_intent="")).ladder
     assert (deep.rung, deep.present) == (Rung.ZERO, None)
+
+
+def test_rungs_that_workers_do_not_claim_are_passed_over():
+    unable = evidence(unclaimed=frozenset({Rung.LEVEL1}), activity=quiet(700))
+    assert decide(unable) == Decision(None, NOW + timedelta(seconds=1100))
+    assert decide(replace(unable, activity=quiet(1800))).rung is Rung.LEVEL2
+    assert decide(replace(unable, ladder=on(Rung.LEVEL1, idle_s=700))).rung is Rung.ACTIVE, "nobody had been heard"
+    both = replace(unable, unclaimed=frozenset({Rung.LEVEL1, Rung.LEVEL2}))
+    assert decide(replace(both, ladder=on(Rung.LEVEL2, idle_s=1900), activity=quiet(1900))).rung is Rung.ACTIVE
+    only_first = replace(LIFECYCLE, level2_after_s=None, zero_after_s=None)
+    assert decide(replace(both, lifecycle=only_first)) == Decision()
+
+
+def test_who_has_to_leave_memory_to_others_goes_to_the_next_rung_that_is_claimed_or_stays():
+    leaves = evidence(turn=Turn(yields_for="other"), activity=quiet(70))
+    deep = frozenset({Rung.LEVEL2, Rung.LEVEL3})
+    assert decide(leaves).rung is Rung.LEVEL1
+    assert decide(replace(leaves, unclaimed=frozenset({Rung.LEVEL1}))).rung is Rung.LEVEL2
+    assert decide(replace(leaves, unclaimed=deep | {Rung.LEVEL1})).rung is Rung.ACTIVE
+    pressed = evidence(ladder=on(Rung.LEVEL1, idle_s=700), activity=quiet(700), pressed_to=2)
+    assert decide(replace(pressed, unclaimed=frozenset({Rung.LEVEL2}))).rung is Rung.LEVEL3
+    assert decide(replace(pressed, unclaimed=deep)).rung is Rung.LEVEL1
 
 
 def test_pods_of_this_object_that_are_there_count_up_to_the_highest_place():

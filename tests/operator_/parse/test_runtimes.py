@@ -36,14 +36,6 @@ def test_our_own_engine_is_not_named_and_another_one_is_another_revision():
     assert revision_of(own, "worker:1") != revision_of(deployment(**WITH_VLLM), WITH_VLLM["image"])
 
 
-def test_its_ladder_has_no_level_1_and_2():
-    times = {"level1AfterSeconds": 10, "level2AfterSeconds": 20, "level3AfterSeconds": 30, "zeroAfterSeconds": 40}
-    ladder = deployment(**WITH_VLLM, lifecycle=times).lifecycle
-    assert (ladder.level1_after_s, ladder.level2_after_s) == (None, None)
-    assert (ladder.level3_after_s, ladder.zero_after_s) == (30, 40)
-    assert deployment(**WITH_VLLM).lifecycle.level1_after_s is None
-
-
 @pytest.mark.parametrize(("spec", "field"), NOT_WITH_VLLM)
 def test_what_it_is_not_combined_with_is_refused_by_name(spec, field):
     with pytest.raises(SpecError, match=rf"^spec\.{field} has to be .* where spec\.engine\.runtime is vllm$"):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from dormouse_operator.decide import sleep_levels
 from dormouse_operator.decide.conditions.verdicts import failed, holds, idle_words, no_replicas, not_yet, spare_words
 from dormouse_operator.decide.membership import rest_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import AT_REST, WAKEABLE, Condition, Pod, Worker, WorkerState
 from dormouse_operator.model.units import in_gib
-from dormouse_operator.model.wanted import OWN_RUNTIME, STANDBY_LEVEL
+from dormouse_operator.model.wanted import STANDBY_LEVEL
 
 TYPE = "Asleep"
 WAKING = "Waking"
@@ -29,6 +30,10 @@ def evaluate(situation: Situation) -> Condition:
         reason = "SleepRefused" if situation.wants_sleep else WAKE_REFUSED
         return failed(TYPE, reason, f"pod {refused.name}: {situation.observed.refusals[refused.name]}")
     sleeping = [pod for pod in there if _sleeps(situation, pod)]
+    awake = [pod for pod in there if pod not in sleeping]
+    if situation.wants_sleep and (pod := sleep_levels.lacking(situation, awake)):
+        lacked = sleep_levels.words([situation.workers[pod.name]])
+        return failed(TYPE, "SleepRefused", f"pod {pod.name} is not ordered to level {situation.sleep_level}{lacked}")
     because = f"{idle_words(situation.ladder)}: " if situation.ladder and situation.is_idle else ""
     words = f"{because}{len(sleeping)} of {situation.wanted_replicas} workers are asleep"
     if there and situation.rests_by_pool:
@@ -52,8 +57,7 @@ def _awake(situation: Situation) -> Condition:
     turn = situation.observed.turn
     words = f"spec.lifecycle.desiredState is {situation.deployment.lifecycle.desired_state}"
     words += f"; {turn.shares}: who is called has it" if turn and not turn.complaint else ""
-    if situation.deployment.engine.runtime != OWN_RUNTIME:
-        words += f"; runtime {situation.deployment.engine.runtime} has no sleep of level 1 and 2, only 3 and Zero"
+    words += sleep_levels.words(situation.workers.values())
     awake = [pod for pod in situation.replicas if situation.state(pod) is WorkerState.READY]
     if len(awake) + situation.spare_replicas == situation.wanted_replicas:
         return not_yet(TYPE, AWAKE, words + spare_words(situation))
