@@ -100,6 +100,7 @@ class Endpoint:
     ready: bool  # as the pod's condition Ready, which includes our readiness gate: it may be given Generate
     revision: str = ""  # of the engine: model, dtype, quantization, parallelism; "" = not known
     model_digest: str = ""  # of the files that the worker read, as it says itself; "" = it has not yet
+    resumes: bool = True  # goes on with others' streams; False = it says that it does not
     role: str = ""  # prefill or decode, where its deployment has roles
     http_port: int = 0  # where it serves HTTP to who was let in by a gateway; 0 = nowhere
     openings: int = field(default=0, compare=False)  # how often the worker told that it takes requests again
@@ -116,11 +117,14 @@ class Endpoint:
     def runs_the_same(self, other: Endpoint) -> bool:
         """Return whether one's streams may go on at the other: same revision and, as far as it is known, same files.
 
+        Both have to go on with others' streams: engines of others begin anew.
+
         A revision whose model is a moving name (a branch of a hub) can mean other files for a pod that came later.
         """
         is_known = bool(self.model_digest and other.model_digest)
         is_same_model = self.model_digest == other.model_digest or not is_known
-        return bool(self.revision) and self.revision == other.revision and is_same_model
+        is_same = bool(self.revision) and self.revision == other.revision and is_same_model
+        return is_same and self.resumes and other.resumes
 
 
 def parse_deployment(obj: Resource) -> Deployment:

@@ -2092,6 +2092,7 @@ class GetModelResponse(_message.Message):
     EMBEDDING_SIZE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     SEES_IMAGES_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -2136,6 +2137,10 @@ class GetModelResponse(_message.Message):
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of a model that classifies or scores"""
 
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the worker, as in WorkerStatus; empty = it does not say"""
+
     def __init__(
         self,
         *,
@@ -2159,10 +2164,11 @@ class GetModelResponse(_message.Message):
         embedding_size: _builtins.int = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         sees_images: _builtins.bool = ...,
+        capabilities: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "capabilities", b"capabilities", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

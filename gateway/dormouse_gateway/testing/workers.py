@@ -48,6 +48,7 @@ class FakeWorker(rpc.InferenceServicer):
     """Streams `tokens`, then ends; fails, stalls or dies on command; remembers every call."""
 
     name: str = "worker"
+    capabilities: tuple[str, ...] = ()  # () = it does not say
     digest: str = "sha256:same"  # "" = it does not tell the gateway
     tokens: tuple[int, ...] = (1, 2, 3)
     fail_before: CallError | None = None  # instead of the first message
@@ -160,7 +161,7 @@ class FakeWorker(rpc.InferenceServicer):
             await self._note("GetModel", request, context)
         elif not self.digest:
             await _fail(context, unavailable("the model's files cannot be read"))
-        return pb.GetModelResponse(name=self.name, model_digest=self.digest)
+        return pb.GetModelResponse(name=self.name, model_digest=self.digest, capabilities=self.capabilities)
 
     async def WatchLoad(self, request: pb.WatchLoadRequest, context: Any) -> AsyncIterator[pb.Load]:  # noqa: ARG002
         """Stream the load as `tell_load` sets it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpc import aio
 
+from dormouse_api.capabilities import Capability
 from dormouse_api.mutual_tls import TlsError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
@@ -125,14 +126,15 @@ class LoadWatch:
             call.cancel()
 
     async def _identify(self, endpoint: Endpoint) -> bool:
-        """Ask the worker which model files it read; False if it did not answer."""
+        """Ask the worker which model files it read, and what it can; False if it did not answer."""
         stub: Any = rpc.InferenceStub(self._channels.get(endpoint.id))
         try:
             model = await stub.GetModel(pb.GetModelRequest(), timeout=_ANSWER_TIMEOUT_S)
         except aio.AioRpcError as error:
             _LOG.debug("%s does not tell its model: %s", endpoint.pod.name, error.details())
             return False
-        self._router.pool.identify(endpoint.id, model.model_digest)
+        resumes = not model.capabilities or Capability.RESUME in model.capabilities
+        self._router.pool.identify(endpoint.id, model.model_digest, resumes=resumes)
         return True
 
     def _note(self, endpoint: Endpoint, load: WorkerLoad | None) -> None:

@@ -81,11 +81,11 @@ class EndpointPool:
         """Return the endpoints of a deployment, retired ones left out."""
         return [slot.endpoint for slot in self._by_deployment.get(deployment, {}).values()]
 
-    def identify(self, endpoint: EndpointId, model_digest: str) -> None:
-        """Note which files a worker says it read. No error if it is gone."""
+    def identify(self, endpoint: EndpointId, model_digest: str, *, resumes: bool = True) -> None:
+        """Note which files a worker says it read, and whether it goes on with streams. No error if it is gone."""
         for slot in self._all():
             if slot.endpoint.id == endpoint:
-                slot.endpoint = replace(slot.endpoint, model_digest=model_digest)
+                slot.endpoint = replace(slot.endpoint, model_digest=model_digest, resumes=resumes)
 
     def has_peer(self, endpoint: Endpoint) -> bool:
         """Return whether another ready endpoint runs the same engine, so that streams can move there."""

@@ -42,7 +42,7 @@ class Slot:
         """Take what changed of the pod; what the worker told of itself stays."""
         is_opening = endpoint.ready and not self.endpoint.ready and not self.is_heard
         told = self.endpoint
-        self.endpoint = replace(endpoint, model_digest=told.model_digest, openings=told.openings)
+        self.endpoint = replace(endpoint, model_digest=told.model_digest, resumes=told.resumes, openings=told.openings)
         if is_opening:
             self.open_anew()
 

@@ -11,6 +11,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.testing.moves import NUM_PROMPT_LOGPROBS, STORIES
 from dormouse_gateway.testing.workers import NAMESPACE
 from dormouse_kube.api import PODS
+from dormouse_kube.reflector import ObjectKey
 from tests.gateway.kit import ask
 from tests.gateway.moving import (
     ALL,
@@ -23,6 +24,8 @@ from tests.gateway.moving import (
     migrated,
     narrators,
 )
+
+TINY = ObjectKey(NAMESPACE, "tiny")
 
 
 @pytest.mark.parametrize("death", DEATHS)
@@ -132,6 +135,29 @@ async def test_a_long_stream_leaves_a_worker_that_says_that_it_drains(make_house
         while (message := await call.read()) is not aio.EOF:
             answer.take(message)
     check_whole(answer, 1)
+
+
+async def test_a_long_stream_stays_on_a_worker_that_drains_where_the_other_does_not_go_on_with_streams(make_house):
+    async with make_house(migrate_after_s=0.0) as house, narrators(2) as workers:
+        for worker in workers:
+            worker.capabilities, worker.refuses = ("standby",), True
+        await house.add("tiny", workers[:1])
+        workers[0].holds_after = 4
+        call = ask(house, sampling_params=ONE)
+        answer = Answer()
+        for _ in range(4):
+            answer.take(await call.read())
+        await house.add("tiny", workers)
+        await house.until(lambda: not any(each.resumes for each in house.gateway.router.pool.endpoints_of(TINY)))
+        workers[0].tell_load(draining=True)
+        await house.until(lambda: house.gateway.evictions._timers)
+        evicting = house.gateway.evictions._timers.copy()
+        await house.until(lambda: house.gateway.evictions._timers != evicting)  # it was to leave, and did not
+        workers[0].gate.set()
+        while (message := await call.read()) is not aio.EOF:
+            answer.take(message)
+    check_whole(answer, 1)
+    assert not workers[1].resumed
 
 
 async def test_a_long_stream_stays_on_a_worker_that_goes_away_where_there_is_no_other(make_house, kube):

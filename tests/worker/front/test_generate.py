@@ -251,6 +251,7 @@ async def test_tokenize_detokenize_and_get_model_answer_while_loading(open_house
         tokens = (await house.tokenize("héllo")).token_ids
         assert (await house.inference.Detokenize(pb.DetokenizeRequest(token_ids=tokens))).text == "héllo"
         described = await house.inference.GetModel(pb.GetModelRequest(model="tiny"))
+        assert {"resume", "relay", "sleep_level_1"} <= set(described.capabilities)
         assert (described.architecture, described.vocab_size, described.num_parameters) == ("LlamaForCausalLM", 260, 0)
         assert (described.max_model_len, list(described.eos_token_ids)) == (64, [EOS])
         assert described.has_chat_template

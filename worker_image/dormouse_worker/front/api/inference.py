@@ -142,6 +142,7 @@ class InferenceService(rpc.InferenceServicer):
         model = self._known_model(request.model)
         described = model.describe(self._worker.board.engine)
         chosen = self._worker.adapters.choose(request.model, model.names)
+        described.capabilities.extend(self._worker.served.edition.identity.capabilities)
         described.adapter, described.adapter_digest = chosen.adapter, chosen.digest
         return described
 
