@@ -15,7 +15,7 @@ from dormouse_kube.reflector import ObjectKey
 from tests.gateway.kit import ask, refusal_of, tokens_of
 
 ALWAYS, NEVER = ((METADATA_CANARY, "always"),), ((METADATA_CANARY, "never"),)
-CANARY = ObjectKey(NAMESPACE, "next")
+STANDING, CANARY = ObjectKey(NAMESPACE, "tiny"), ObjectKey(NAMESPACE, "next")
 BROKEN = CallError(grpc.StatusCode.INTERNAL, "it fails")
 
 
@@ -93,15 +93,28 @@ async def test_a_request_that_falls_to_a_sleeping_canary_waits_for_it(house, wor
     assert shares(workers) == [0, 1]
 
 
+async def test_while_the_other_one_sleeps_a_canary_answers_its_own_share_and_no_more(house, workers, add_canary):
+    await add_canary()
+    workers[0].tell_load(ready=False)
+    await house.until(lambda: not house.gateway.router.pool.is_ready(STANDING))
+    held = ask(house)
+    await house.until(lambda: len(house.gateway.holder) == 1)
+    assert await tokens_of(ask(house, metadata=ALWAYS)) == [1, 2, 3]
+    assert shares(workers) == [0, 1]
+    workers[0].tell_load()
+    assert await tokens_of(held) == [1, 2, 3]
+    assert shares(workers) == [1, 1]
+
+
 async def test_of_two_canaries_the_oldest_counts_and_the_other_takes_its_place(house, workers, add_canary):
     await add_canary(weight=100)
     await house.add("second", workers[:1], canary={"of": "tiny", "weight": 100})
     catalogue = house.gateway.router.catalogue
-    assert catalogue.canary_of(ObjectKey(NAMESPACE, "tiny")).key == CANARY
+    assert catalogue.canary_of(STANDING).key == CANARY
     house.kube.finish_deletion(INFERENCE_DEPLOYMENTS, *CANARY)
-    await house.until(lambda: catalogue.canary_of(ObjectKey(NAMESPACE, "tiny")).key.name == "second")
+    await house.until(lambda: catalogue.canary_of(STANDING).key.name == "second")
     house.kube.finish_deletion(INFERENCE_DEPLOYMENTS, NAMESPACE, "second")
-    await house.until(lambda: catalogue.canary_of(ObjectKey(NAMESPACE, "tiny")) is None)
+    await house.until(lambda: catalogue.canary_of(STANDING) is None)
 
 
 async def test_a_canary_that_fails_gets_no_more_after_three_and_the_operator_is_told_which_try(

@@ -10,8 +10,10 @@ from dormouse_api.foreign import external_scaler_pb2 as pb
 from dormouse_api.foreign import external_scaler_pb2_grpc as rpc
 from dormouse_gateway.testing.workers import NAMESPACE, running_workers
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS
+from dormouse_kube.reflector import ObjectKey
 from tests.gateway.conftest import running_house
 from tests.gateway.kit import ask, tokens_of
+from tests.waiting import until
 
 SECONDS = 30
 
@@ -91,6 +93,17 @@ async def test_a_change_is_pushed_at_once_and_the_same_is_not_told_again(scaled)
         await tokens_of(call)
     assert not (await stream.read()).result
     stream.cancel()
+
+
+async def test_a_keda_that_hangs_up_leaves_nobody_listening(scaled):
+    activity, key = scaled.gateway.router.activity, ObjectKey(NAMESPACE, "tiny")
+    streams = [scaled.scaler.StreamIsActive(ref(), timeout=SECONDS) for _ in range(3)]
+    for stream in streams:
+        await stream.read()
+    assert len(activity._readers_of[key]) == 3
+    for stream in streams:
+        stream.cancel()
+    await until(lambda: key not in activity._readers_of)
 
 
 async def test_the_target_is_the_triggers_or_as_where_the_operator_scales(scaled):
