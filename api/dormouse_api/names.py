@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 GROUP = "inference.dormouse.dev"
-VERSION = "v1alpha1"  # the one that we write and read, and in which the API server stores
+VERSION = "v1alpha1"  # the one that we write and read; the API server stores v1beta1
 KIND = "InferenceDeployment"
 PLURAL = "inferencedeployments"
 POOL_KIND = "GpuPool"

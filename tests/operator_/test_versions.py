@@ -28,9 +28,9 @@ SPEC = {
 
 
 @pytest.mark.parametrize("plural", RESOURCES)
-def test_versions_differ_in_nothing_but_their_names_and_the_older_is_stored(plural):
+def test_versions_differ_in_nothing_but_their_names_and_the_newer_is_stored(plural):
     versions = definition(plural)["spec"]["versions"]
-    assert [(one["name"], one["served"], one["storage"]) for one in versions] == [(OLD, True, True), (NEW, True, False)]
+    assert [(one["name"], one["served"], one["storage"]) for one in versions] == [(OLD, True, False), (NEW, True, True)]
     first, second = ({**one, "name": "", "storage": None} for one in versions)
     assert first == second
     assert "conversion" not in definition(plural)["spec"], "nobody is asked to convert"
@@ -87,26 +87,40 @@ async def test_what_is_written_in_one_version_is_read_in_the_other_whole(served)
 
 
 @pytest.mark.cluster
-async def test_a_version_may_go_once_everything_is_stored_in_the_other(served):
-    client, kind = served
-    name = f"{kind.plural}.{group_of(kind)}"
-    old, new = of_version(kind, OLD), of_version(kind, NEW)
-    before = {each: await client.create(old, manifest(old, each)) for each in ("a", "b", "c")}
-    await change(client, name, lambda versions: [{**one, "storage": one["name"] == NEW} for one in versions])
-    async with asyncio.timeout(60):
-        while not await is_stored_anew(client, old, before["a"]):  # noqa: ASYNC110  # the server hears of it later
-            await asyncio.sleep(0.2)
-    with pytest.raises(Invalid, match="storedVersions"):
-        await change(client, name, lambda versions: [one for one in versions if one["name"] == NEW])
-    assert await migrate_kind(client, old) == f"{kind.plural}: 3 are stored as {NEW} now"
-    assert await migrate_kind(client, old) == f"{kind.plural}: all are stored as {NEW}"
-    again = {
-        one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in (await client.list(old, None)).items
-    }
-    assert all(again[each] != was["metadata"]["resourceVersion"] for each, was in before.items()), "stored anew"
-    await change(client, name, lambda versions: [one for one in versions if one["name"] == NEW])
-    found = (await client.list(new, "default")).items
-    assert [(one["metadata"]["name"], one["spec"]) for one in found] == [(n, b["spec"]) for n, b in before.items()]
+async def test_an_upgrade_and_a_rollback_keep_what_is_stored_and_then_the_old_version_may_go(cluster):
+    """From the definition of before, which stores the older version, as `helm upgrade` and `helm rollback` write it."""
+    crd = definition("inferencedeployments")
+    crd["spec"]["versions"] = stored_in(OLD, crd["spec"]["versions"])
+    async with served_kind(cluster, crd) as (client, kind):
+        name = f"{kind.plural}.{group_of(kind)}"
+        old, new = of_version(kind, OLD), of_version(kind, NEW)
+        before = {each: await client.create(old, manifest(old, each)) for each in ("a", "b", "c")}
+        wanted = {each: was["spec"] for each, was in before.items()}
+        for version in (NEW, OLD, NEW):
+            await change(client, name, lambda versions, version=version: stored_in(version, versions))
+            await until_stored_anew(client, old, "a")
+            assert await specs(client, old) == await specs(client, new) == wanted
+        with pytest.raises(Invalid, match="storedVersions"):
+            await change(client, name, only_new)
+        assert await migrate_kind(client, old) == f"{kind.plural}: 3 are stored as {NEW} now"
+        assert await migrate_kind(client, old) == f"{kind.plural}: all are stored as {NEW}"
+        again = {one["metadata"]["name"]: one["metadata"] for one in (await client.list(old, None)).items}
+        assert all(again[each]["resourceVersion"] != was["metadata"]["resourceVersion"] for each, was in before.items())
+        await change(client, name, only_new)
+        assert await specs(client, new) == wanted
+
+
+def stored_in(version: str, versions: Any) -> list[dict[str, Any]]:
+    """Return a definition's versions, of which this one is stored."""
+    return [{**one, "storage": one["name"] == version} for one in versions]
+
+
+def only_new(versions: Any) -> list[dict[str, Any]]:
+    return [one for one in versions if one["name"] == NEW]
+
+
+async def specs(client: KubeClient, kind: Kind) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one["spec"] for one in (await client.list(kind, "default")).items}
 
 
 async def change(client: KubeClient, name: str, versions: Any) -> None:
@@ -120,7 +134,13 @@ async def change(client: KubeClient, name: str, versions: Any) -> None:
             return
 
 
-async def is_stored_anew(client: KubeClient, kind: Kind, written: Any) -> bool:
-    """Write an object as it is; return whether the server stored it: it does so where the version is another."""
-    again = await client.replace(kind, written)
-    return bool(again["metadata"]["resourceVersion"] != written["metadata"]["resourceVersion"])
+async def until_stored_anew(client: KubeClient, kind: Kind, name: str) -> None:
+    """Write an object as it is until the server stores it: where the version is another, of which it hears later."""
+    async with asyncio.timeout(60):
+        while True:
+            was = await client.get(kind, "default", name)
+            assert was
+            again = await client.replace(kind, was)
+            if again["metadata"]["resourceVersion"] != was["metadata"]["resourceVersion"]:
+                return
+            await asyncio.sleep(0.2)
