@@ -52,7 +52,7 @@ def test_a_deployment_of_vllm_agrees_serves_and_comes_back_from_zero(deployments
     )
     deployments.wait(name, "condition=Ready", timeout_s=240)
     assert deployments.status(name)["kvCache"]["numGpuBlocks"] > 0
-    assert "runtime vllm has no sleep of level 1 and 2" in deployments.condition(name, "Asleep")["message"]
+    assert "its worker claims no sleep of level 1 and 2" in deployments.condition(name, "Asleep")["message"]
     eventually(lambda: model_of.answers(name, [5], 1))
     before = model_of(name).greedy([3, 1, 4], 8)
     deployments.patch(name, {"lifecycle": {"desiredState": "Zero"}})
