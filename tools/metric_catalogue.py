@@ -105,6 +105,7 @@ _UNITS: Mapping[str, str] = {
     "dormouse_reconcile_errors": "passes",
     "dormouse_rejected": "requests",
     "dormouse_replicas": "replicas",
+    "dormouse_spare_replicas": "pods",
     "dormouse_usage_requests": "requests",
     "dormouse_usage_tokens": "tokens",
     "dormouse_requests_not_finite": "requests",
@@ -177,7 +178,8 @@ def _of_deployments() -> Iterator[Described]:
     shown = DeploymentMetrics()
     rank = {"pod": "p", "rank": 0, "numGpuBlocks": 1, "residualBytes": 0}
     seen = a_situation(a_worker())
-    shown.show(seen, find(seen), {"kvCache": {"numGpuBlocks": 1, "ranks": [rank]}, "adapters": [{"state": "Loaded"}]})
+    cache, adapters = {"numGpuBlocks": 1, "ranks": [rank]}, [{"state": "Loaded"}]
+    shown.show(seen, find(seen), {"kvCache": cache, "adapters": adapters, "spareReplicas": 1})
     for family in text_string_to_metric_families(shown.render().decode()):
         yield _described("operator", family, tuple(family.samples[0].labels))
 

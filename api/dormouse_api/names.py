@@ -21,6 +21,7 @@ HTTP_PORT = 8000  # gateway, and workers behind others' gateways: the OpenAI-com
 PICKER_PORT = 9002  # gateway, where it is switched on: envoy.service.ext_proc.v3.ExternalProcessor
 SCALER_PORT = 9003  # gateway, where it is switched on: externalscaler.ExternalScaler
 KV_EVENTS_PORT, KV_REPLAY_PORT = 5557, 5558  # workers, where it is asked for: vLLM's KV events over ZeroMQ
+STANDBY_VARIABLE = "DORMOUSE_STANDBY"  # of a worker: "true" has it start without an engine, and wait for WakeUp
 POD_IP_VARIABLE = "DORMOUSE_POD_IP"  # stands in braces in the topic of these, for the pod's address
 METRICS_PORT = 8080  # every part: /metrics, /healthz, /readyz over HTTP
 GROUP_PORT = 29500  # leaders of groups: where the ranks of the group meet

@@ -14,6 +14,7 @@ from dormouse_operator.model import Key
 Family = Literal[
     "dormouse_deployment_ready",
     "dormouse_replicas",
+    "dormouse_spare_replicas",
     "dormouse_kv_blocks_agreed",
     "dormouse_kv_blocks",
     "dormouse_gpu_residual_bytes",
@@ -23,6 +24,7 @@ Family = Literal[
 _HELP: Mapping[Family, str] = {
     "dormouse_deployment_ready": "1 while the condition Ready is True, else 0; it is while asleep",
     "dormouse_replicas": "Replicas by state",
+    "dormouse_spare_replicas": "Pods of spec.lifecycle.spares that wait in STANDBY",
     "dormouse_kv_blocks_agreed": "KV-cache blocks that each replica holds",
     "dormouse_kv_blocks": "Blocks that a rank reported",
     "dormouse_gpu_residual_bytes": "Memory that a rank still holds asleep",
@@ -77,6 +79,8 @@ def _values(
     yield "dormouse_deployment_ready", labels, is_ready
     for state, count in _count_states(situation, findings).items():
         yield "dormouse_replicas", {**labels, "state": state}, count
+    if "spareReplicas" in status:
+        yield "dormouse_spare_replicas", labels, status["spareReplicas"]
     cache = status.get("kvCache", {})
     if "numGpuBlocks" in cache:
         yield "dormouse_kv_blocks_agreed", labels, cache["numGpuBlocks"]

@@ -219,6 +219,15 @@ REFUSED = [
         ["spec.lifecycle.sleepLevel 3 needs spec.parallelism.pipeline 1"],
     ),
     (
+        {"lifecycle": {"spares": 1}, "parallelism": {"pipeline": 2}},
+        ["spec.lifecycle.spares needs spec.parallelism.pipeline 1"],
+    ),
+    (
+        {"lifecycle": {"spares": 1}, "gpu": {"pool": {"name": "p"}}, "engine": {"device": "cuda"}},
+        ["spec.lifecycle.spares cannot be set beside spec.gpu.pool"],
+    ),
+    ({"lifecycle": {"spares": -1}}, ["spec.lifecycle.spares", "-1", "0"]),
+    (
         {"lifecycle": {"spareEngine": True}, "parallelism": {"tensor": 2}},
         ["spec.lifecycle.spareEngine needs spec.parallelism.tensor 1 and spec.parallelism.pipeline 1"],
     ),

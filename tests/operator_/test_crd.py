@@ -130,6 +130,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "maxHeldRequests": 1000,
             "shrinkRequests": False,
             "spareEngine": False,
+            "spares": 0,
         },
         "rollout": {"strategy": "Surge", "maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 1800},
     }

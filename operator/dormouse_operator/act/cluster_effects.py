@@ -40,6 +40,7 @@ from dormouse_operator.manifests import (
     claim_manifest,
     claim_name,
     gate_manifest,
+    in_standby,
     memory_manifest,
     on_slot,
     picker_service_manifest,
@@ -83,8 +84,8 @@ class ClusterEffects:
                 await self._kube.delete(_DELETED[type(action)], *deployment.key, uid=uid)
             case ApplyInferencePool():
                 await self._apply_pool(situation)
-            case CreatePod(index):
-                await self._create_pod(situation, index)
+            case CreatePod():
+                await self._create_pod(situation, action)
             case CreateFollower(leader, ordinal):
                 await self._create_follower(situation, leader, ordinal)
             case DeletePod(pod):
@@ -114,16 +115,18 @@ class ClusterEffects:
         namespace = situation.deployment.key.namespace
         await self._kube.delete(PODS, namespace, pod.name, uid=pod.uid, grace_period_s=GRACE_AFTER_DRAIN_S)
 
-    async def _create_pod(self, situation: Situation, index: int) -> None:
+    async def _create_pod(self, situation: Situation, action: CreatePod) -> None:
         """Create what the pod mounts, then the pod: one without its claim would wait for it unseen.
 
         The claim is never looked for, so nothing is asked at rest; one that is there, whoever made it, stays as it is.
         """
-        deployment, name = situation.deployment, free_name(situation, index)
+        deployment, index = situation.deployment, action.index
+        name = free_name(situation, index)
         if claim_name(deployment):
             with suppress(Conflict):
                 await self._kube.create(CLAIMS, claim_manifest(deployment))
         pod = pod_manifest(deployment, image=situation.image, index=index, defaults=self._defaults, name=name)
+        pod = in_standby(pod) if action.is_parked else pod
         pool = situation.observed.pool
         if pool is None:
             await self._create(situation, pod)

@@ -62,6 +62,7 @@ class CreatePod:
     """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
     index: int
+    is_parked: bool = False  # it starts in STANDBY, and waits to be woken
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,15 +79,16 @@ def _keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: C
     return [] if child.is_current else [apply]
 
 
-def creations(situation: Situation, filled: Collection[int]) -> list[CreatePod]:
+def creations(situation: Situation, filled: Collection[int], *, are_parked: bool = False) -> list[CreatePod]:
     """Return the pods that are missing and whose names are free. `filled` are the places that have a pod.
 
-    A group begins when nothing is left of the one before.
+    A group begins when nothing is left of the one before. Those of replicas that nobody asks for are parked.
     """
+    places = situation.parked_places if are_parked else range(situation.wanted_replicas)
     taken = {pod.name for pod in situation.pods} | {leader_name(pod.name) for pod in situation.orphans}
-    missing = [(index, free_name(situation, index)) for index in range(situation.wanted_replicas)]
+    missing = [(index, free_name(situation, index)) for index in places]
     return [
-        CreatePod(index)
+        CreatePod(index, are_parked)
         for index, name in missing
         if index not in filled and name not in taken and not placeless(situation, index)
     ]

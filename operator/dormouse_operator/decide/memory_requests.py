@@ -21,7 +21,7 @@ _WITHOUT_WEIGHTS = 2  # sleep level
 
 def steps(situation: Situation) -> list[ResizeMemory]:
     """Return the pods whose request is another one than it should be."""
-    wanted = ((pod, _wanted_bytes(situation, pod)) for pod in situation.replicas)
+    wanted = ((pod, _wanted_bytes(situation, pod)) for pod in (*situation.replicas, *situation.parked))
     return [
         ResizeMemory(pod, num_bytes) for pod, num_bytes in wanted if num_bytes not in {0, pod.memory.requested_bytes}
     ]
@@ -51,4 +51,4 @@ def _rests(situation: Situation, pod: Pod) -> bool:
     """Return whether nobody is about to wake it."""
     if stance := situation.stance(pod):
         return stance is Stance.RESTS
-    return situation.wants_sleep or situation.is_spare(pod)
+    return situation.wants_sleep or situation.is_spare(pod) or situation.is_parked(pod)

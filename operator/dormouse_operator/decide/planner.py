@@ -6,6 +6,7 @@ Each pass plans at most one step per replica, and every step can be repeated wit
     to sleep:        close the gate → drain → all replicas sleep together     (by order, or as `sleep_ladder` decides)
     to wake:         wake up → open the gate
     not wanted:      close the gate → endpoints gone → drain → delete        (`rollout`, which decides how many at once)
+    parked:          create → in STANDBY until its replica is wanted          (`parking`)
     of several pods: make the followers, end all when one is gone            (`groups`; all else is the leader's)
 
 What makes it hard: (1) a worker that serves must not lose its requests because a newcomer reported less: such workers
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from dormouse_operator.decide import adapters, block_agreement, children, groups, memory_requests, sleep
+from dormouse_operator.decide import adapters, block_agreement, children, groups, memory_requests, parking, sleep
 from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
@@ -56,6 +57,7 @@ def plan(situation: Situation, findings: Findings) -> Plan:
     for view, pods in rollout.older(situation, standing, stop):
         actions += _steps(view, block_agreement.blocks_of(view), [pod for pod in pods if pod.name not in busy])
     actions += sleep.steps(situation)
+    actions += parking.steps(situation, standing)
     actions += memory_requests.steps(situation)
     return Plan(tuple(actions), _requeue(situation, findings))
 

@@ -15,7 +15,7 @@ from dormouse_operator.decide.condemned import by_epoch, outdated_images
 from dormouse_operator.decide.membership import is_released, resting
 from dormouse_operator.decide.questions import Questions, own_pods
 from dormouse_operator.decide.release import Release
-from dormouse_operator.decide.situation import Situation
+from dormouse_operator.decide.situation import Situation, parked_places
 from dormouse_operator.decide.sleep_ladder import Decision
 from dormouse_operator.manifests import (
     choose_image,
@@ -48,7 +48,8 @@ def settle(observed: Observed, questions: Questions, release: Release) -> Situat
     is_away = is_released(deployment, observed.pool)
     wanted_replicas = 0 if is_away else decision.num_present(deployment.replicas)
     own = own_pods(deployment, questions.pods)
-    alone = [pod for pod in own if not pod.pool]
+    parked = parked_places(deployment, wanted_replicas)
+    alone = [pod for pod in own if not pod.pool and pod.index not in parked]
     spares = spare_replicas.choose(decision.ladder, alone, heard.workers, observed.refusals)
     spares |= resting(deployment, observed.pool, own, heard.workers)
     outdated = outdated_images(own, observed.refusing, release.operator_keys)

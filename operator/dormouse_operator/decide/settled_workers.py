@@ -19,6 +19,8 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
     rank, cache = recorded.rank_of(pod.name), recorded.kv_cache
     if deployment.lifecycle.desired_state not in {"Auto", "Active"} or not (pod.is_ready and pod.gate_open):
         return None
+    if _began_anew(pod):
+        return None
     if rank is None or cache is None or not cache.is_agreed or rank.allocated_gpu_blocks != cache.num_gpu_blocks:
         return None
     reports = _reports_of(cache, pod)
@@ -36,6 +38,11 @@ def worker_at_rest(deployment: Deployment, pod: Pod) -> Worker | None:
         sleep_levels=rank.sleep_levels,
         is_at_rest=True,
     )
+
+
+def _began_anew(pod: Pod) -> bool:
+    """Return whether its container started after its gate was opened: one that was parked is in STANDBY, and ready."""
+    return bool(pod.container.started and pod.gate_since and pod.container.started > pod.gate_since)
 
 
 def _reports_of(cache: KvCache, leader: Pod) -> tuple[Report, ...]:

@@ -30,6 +30,11 @@ _ASLEEP: Mapping[Rung, SleepLevel] = {Rung.LEVEL1: 1, Rung.LEVEL2: 2, Rung.LEVEL
 STUCK_AFTER = timedelta(seconds=60)  # beyond the time that a pod is given to end: a kubelet that lives needs less
 
 
+def parked_places(deployment: Deployment, wanted_replicas: int) -> range:
+    """Return the replicas behind those that are wanted that have a pod in STANDBY until they are."""
+    return range(wanted_replicas, min(wanted_replicas + deployment.lifecycle.spares, deployment.replicas))
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots: what is asked often is kept once it was computed
 class Situation:
     """One deployment at one moment, seen as one revision sees it."""
@@ -73,6 +78,16 @@ class Situation:
     def rung(self) -> Rung:
         """Return how deep it should sleep because nobody calls; orders are no rungs."""
         return self.ladder.rung if self.ladder else Rung.ACTIVE
+
+    @property
+    def parked_places(self) -> range:
+        """Return the replicas that have a pod in STANDBY until they are wanted: the next ones behind those that are."""
+        return parked_places(self.deployment, self.wanted_replicas)
+
+    @property
+    def parked(self) -> tuple[Pod, ...]:
+        """Return the pods that wait for their replicas to be wanted."""
+        return tuple(pod for pod in self.pods if self.is_parked(pod) and not pod.is_deleting)
 
     @property
     def is_idle(self) -> bool:
@@ -135,6 +150,12 @@ class Situation:
         """Return whether the pod belongs to this very object, and to its present revision and scale."""
         is_ours = pod.owner_uid == self.deployment.uid
         return is_ours and self.is_current(pod) and 0 <= pod.index < self.wanted_replicas
+
+    def is_parked(self, pod: Pod) -> bool:
+        """Return whether the pod waits for its replica to be wanted: no request reached it, or its engine is gone."""
+        is_ours = pod.owner_uid == self.deployment.uid and self.is_current(pod)
+        is_free = not pod.has_opened or self.state(pod) is WorkerState.STANDBY
+        return is_ours and is_free and pod.index in self.parked_places
 
     def is_current(self, pod: Pod) -> bool:
         """Return whether the pod is as wanted, so that no other has to take its place."""

@@ -35,7 +35,7 @@ class Evidence:
     is_stirred: bool = False  # a worker runs a request, or took one in since it was to sleep
     wake_intent: str = ""  # the annotation, as it is
     replicas: int = 1  # of the spec
-    num_places: int = 0  # up to the highest replica that has a pod
+    num_places: int = 0  # up to the highest replica that has a pod and is none to be parked
     measures: Scaling = field(default_factory=lambda: Scaling(max_replicas=1))  # what asks for more of them
     turn: Turn | None = None  # on a GPU that others have, too
     pressed_to: int = 0  # at least so deep it has to sleep, as a node's host memory is short
@@ -63,7 +63,7 @@ def gather(
         wanted_ago_s=wanted_ago_s,
         wake_intent=deployment.wake_intent,
         replicas=deployment.replicas,
-        num_places=max((pod.index + 1 for pod in there), default=0),
+        num_places=max((pod.index + 1 for pod in there if pod.index >= deployment.lifecycle.spares), default=0),
         measures=measures_of(deployment),
         pressed_to=pressed_to,
         turn=turn,

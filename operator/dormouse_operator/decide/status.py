@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from dormouse_api import short_names
-from dormouse_operator.decide import adapters, canary, crashes
+from dormouse_operator.decide import adapters, canary, crashes, parking
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.conditions import asleep, ready
 from dormouse_operator.decide.conditions.all import Conditions
@@ -45,9 +45,10 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
         "observedGeneration": situation.deployment.generation,
         "phase": str(deployment_phase(situation, findings, conditions)),
         "image": situation.image,
-        "replicas": len([pod for pod in situation.pods if not pod.is_deleting]),
+        "replicas": len([pod for pod in situation.pods if not (pod.is_deleting or situation.is_parked(pod))]),
         "readyReplicas": len(findings.serving),
         "sleepingReplicas": len(sleeping),
+        "spareReplicas": parking.num_ready(situation) if situation.deployment.lifecycle.spares else None,
         "selector": selector_text(situation.deployment.key.name),
         "url": url or None,
         short_names.FIELD: short_names.to_status(situation.deployment.model.served_name, situation.observed.name_owner),

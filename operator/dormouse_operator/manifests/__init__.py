@@ -23,6 +23,7 @@ from dormouse_operator.manifests.network import parse_policy, policy_manifest
 from dormouse_operator.manifests.pod import (
     WorkerDefaults,
     gate_manifest,
+    in_standby,
     pod_manifest,
     revision_manifest,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "claims_complaint",
     "event_manifest",
     "gate_manifest",
+    "in_standby",
     "member_complaint",
     "memory_manifest",
     "on_slot",

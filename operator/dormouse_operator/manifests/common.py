@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dormouse_api.names import (
@@ -14,6 +14,7 @@ from dormouse_api.names import (
     LABEL_DEPLOYMENT,
 )
 from dormouse_operator.model import Deployment, SecretKey
+from dormouse_operator.parse import CONTAINER
 
 FIELD_MANAGER = "dormouse-operator"
 GRACE_AFTER_DRAIN_S = 15  # for the end of the processes once the requests are done or had their time
@@ -80,3 +81,14 @@ def secret_variable(name: str, secret: SecretKey | None) -> list[Manifest]:
     if secret is None:
         return []
     return [{"name": name, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}]
+
+
+def with_variables(containers: Iterable[Manifest], variables: Mapping[str, str]) -> list[Manifest]:
+    """Return a pod's containers, the worker's with these variables; what a template said of them goes."""
+    added = [{"name": name, "value": value} for name, value in variables.items()]
+    return [
+        {**each, "env": [*(item for item in each.get("env") or () if item.get("name") not in variables), *added]}
+        if each["name"] == CONTAINER
+        else each
+        for each in containers
+    ]

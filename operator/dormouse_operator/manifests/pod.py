@@ -15,10 +15,18 @@ from dormouse_api.names import (
     LABEL_REVISION,
     METRICS_PORT,
     READINESS_GATE,
+    STANDBY_VARIABLE,
 )
 from dormouse_operator.manifests.adapters import adapter_mounts, adapter_volumes
 from dormouse_operator.manifests.arguments import worker_arguments
-from dormouse_operator.manifests.common import GRACE_AFTER_DRAIN_S, LABEL_INSTANCE, Manifest, labels_of, metadata_of
+from dormouse_operator.manifests.common import (
+    GRACE_AFTER_DRAIN_S,
+    LABEL_INSTANCE,
+    Manifest,
+    labels_of,
+    metadata_of,
+    with_variables,
+)
 from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
@@ -82,6 +90,12 @@ def pod_manifest(
     if shared.is_grouped:
         merged = admit_together(merged, leader.name if leader else metadata["name"], shared.pipeline)
     return with_memory_request(merged)
+
+
+def in_standby(pod: Manifest) -> Manifest:
+    """Return the pod with a worker that starts without an engine, and waits to be woken."""
+    containers = with_variables(pod["spec"]["containers"], {STANDBY_VARIABLE: "true"})
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
 
 
 def _init_containers(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from dormouse_api.names import API_VERSION, COMPONENT_RESERVATION, LABEL_COMPONENT, LABEL_POOL, LABEL_SLOT, POOL_KIND
-from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest
+from dormouse_operator.manifests.common import FIELD_MANAGER, Manifest, with_variables
 from dormouse_operator.manifests.pod import WorkerDefaults
 from dormouse_operator.model.pool_device import Reservation, SlotPlace
 from dormouse_operator.model.pools import Pool
-from dormouse_operator.parse import CONTAINER, SLOT, SLOT_DEVICES, TELLER
+from dormouse_operator.parse import SLOT, SLOT_DEVICES, TELLER
 
 _USER = 65532
 _GRACE_S = 60  # for members to leave, where somebody deletes or evicts the pod: it keeps the devices so long
@@ -87,7 +87,7 @@ def beside_reservation(pod: Manifest, pool: Pool, slot: str, place: SlotPlace) -
     reservation = _reservation(pool)
     devices = ",".join(place.devices)
     variables = {reservation.variable: devices, SLOT: slot, SLOT_DEVICES: devices}
-    containers = [_with(each, variables) if each["name"] == CONTAINER else each for each in pod["spec"]["containers"]]
+    containers = with_variables(pod["spec"]["containers"], variables)
     spec = {**pod["spec"], "containers": containers, "affinity": _bound_to(pod["spec"].get("affinity"), place.node)}
     if reservation.runtime_class:
         spec["runtimeClassName"] = reservation.runtime_class
@@ -98,12 +98,6 @@ def beside_reservation(pod: Manifest, pool: Pool, slot: str, place: SlotPlace) -
 def _reservation(pool: Pool) -> Reservation:
     assert pool.device.reservation, "asked of pools with reservations only"
     return pool.device.reservation
-
-
-def _with(container: Manifest, variables: dict[str, str]) -> Manifest:
-    """Return the container with these variables; what a template said of them goes."""
-    kept = [item for item in container.get("env") or () if item.get("name") not in variables]
-    return {**container, "env": [*kept, *({"name": name, "value": value} for name, value in variables.items())]}
 
 
 def _bound_to(affinity: Any, node: str) -> Manifest:

@@ -229,6 +229,7 @@ class Lifecycle:
     prewarm: tuple[Prewarm, ...] = ()
     shrinks_requests: bool = False  # pods ask for less memory while they sleep without weights
     spare_engine: bool = False  # keep an engine process that has imported its libraries
+    spares: int = 0  # so many of the replicas that nobody asks for have a pod that waits in STANDBY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,31 @@ def parse_lifecycle(lifecycle: Raw) -> Lifecycle:
         prewarm=tuple(_parse_prewarm(index, item) for index, item in enumerate(lifecycle.get("prewarm") or ())),
         shrinks_requests=bool(lifecycle.get("shrinkRequests", False)),
         spare_engine=lifecycle.get("spareEngine", False),
+        spares=lifecycle.get("spares", 0),
     )
+
+
+def require_fitting_lifecycle(lifecycle: Lifecycle, parallelism: Raw, gpu: Raw) -> None:
+    """Raise SpecError for what groups of ranks, and members of pools, do not have.
+
+    Followers of several pods would wait in STANDBY beside the memory that they hold; ranks are processes of their own,
+    which start anew whatever waits. A pool alone decides which of its members' pods are awake, and keeps all.
+    """
+    if lifecycle.spares and gpu.get("pool"):
+        words = "cannot be set beside spec.gpu.pool, whose members keep their pods"
+        raise SpecError(f"spec.lifecycle.spares {words}; remove one of the two")
+    asked = {
+        "level3AfterSeconds": lifecycle.level3_after_s is not None,
+        "sleepLevel 3": lifecycle.sleep_level == 3,
+        "spares": lifecycle.spares > 0,
+    }
+    if parallelism.get("pipeline", 1) != 1 and (field := next((name for name, it in asked.items() if it), "")):
+        words = "needs spec.parallelism.pipeline 1, as groups of several pods have no STANDBY"
+        raise SpecError(f"spec.lifecycle.{field} {words}; remove one of the two")
+    for field in ("tensor", "pipeline"):
+        if lifecycle.spare_engine and parallelism.get(field, 1) != 1:
+            words = "needs spec.parallelism.tensor 1 and spec.parallelism.pipeline 1, as ranks are started anew"
+            raise SpecError(f"spec.lifecycle.spareEngine {words}; remove one of the two")
 
 
 def _parse_delay(lifecycle: Raw, name: str) -> int | None:

@@ -13,7 +13,6 @@ from dormouse_operator.model import (
     Hub,
     Key,
     KvStore,
-    Lifecycle,
     ModelSource,
     Parallelism,
     Placement,
@@ -24,7 +23,7 @@ from dormouse_operator.model import (
 )
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapters, parse_names
-from dormouse_operator.parse.lifecycle import parse_lifecycle
+from dormouse_operator.parse.lifecycle import parse_lifecycle, require_fitting_lifecycle
 from dormouse_operator.parse.queues import with_queue
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.roles import parse_roles
@@ -50,7 +49,7 @@ def parse_deployment(raw: Raw) -> Deployment:
     model, engine = _parse_model(spec, key.name), _parse_engine(spec)
     lifecycle = parse_lifecycle(spec.get("lifecycle") or {})
     parallelism = spec.get("parallelism") or {}
-    _require_fitting_group(lifecycle, parallelism)
+    require_fitting_lifecycle(lifecycle, parallelism, spec.get("gpu") or {})
     deployment = Deployment(
         key=key,
         uid=metadata["uid"],
@@ -98,22 +97,6 @@ def _parse_canary(raw: Raw) -> Canary | None:
         try_name=name,
         aborted_as=told.get("message", ABORTED) if is_aborted else "",
     )
-
-
-def _require_fitting_group(lifecycle: Lifecycle, parallelism: Raw) -> None:
-    """Refuse what groups of ranks do not have.
-
-    Followers of several pods would wait in STANDBY beside the memory that they hold; ranks are processes of their own,
-    which start anew whatever waits.
-    """
-    asked = {"level3AfterSeconds": lifecycle.level3_after_s is not None, "sleepLevel 3": lifecycle.sleep_level == 3}
-    if parallelism.get("pipeline", 1) != 1 and (field := next((name for name, it in asked.items() if it), "")):
-        words = "needs spec.parallelism.pipeline 1, as groups of several pods have no STANDBY"
-        raise SpecError(f"spec.lifecycle.{field} {words}; remove one of the two")
-    for field in ("tensor", "pipeline"):
-        if lifecycle.spare_engine and parallelism.get(field, 1) != 1:
-            words = "needs spec.parallelism.tensor 1 and spec.parallelism.pipeline 1, as ranks are started anew"
-            raise SpecError(f"spec.lifecycle.spareEngine {words}; remove one of the two")
 
 
 def _parse_model(spec: Raw, deployment: str) -> ModelSource:

@@ -40,6 +40,7 @@ class FakeWorker:
     num_gpu_blocks: int = 2000  # what its profile will report
     has_cache: bool = True  # False: its model keeps none, and it reports 0 blocks
     state: WorkerState = WorkerState.LOADING
+    starts_in_standby: bool = False  # without an engine, as a spare pod's
     first_digest: str = ""  # that of the container's arguments, if a restart goes back to it
     epoch: int = 0
     allocated: int = 0
@@ -69,6 +70,11 @@ class FakeWorker:
     adapters: FakeAdapters = field(default_factory=FakeAdapters)
     sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that it claims
 
+    def __post_init__(self) -> None:
+        """Begin where it starts."""
+        if self.starts_in_standby:
+            self.end_engine()
+
     def finish_loading(self) -> None:
         """Load and profile, unless a rank is missing."""
         if self.is_whole:
@@ -93,6 +99,8 @@ class FakeWorker:
         self.engine_failures, self.last_engine_failure = 0, None
         self.settings_digest = self.first_digest or self.settings_digest
         self.adapters = FakeAdapters(self.adapters.files)
+        if self.starts_in_standby:
+            self.end_engine()
 
     def lose_engine(self, reason: str, message: str, at: datetime) -> None:
         """Lose the engine, and start another in the same container."""
@@ -168,10 +176,10 @@ class FakeWorker:
         self.state = WorkerState.DRAINING
         return self.running_requests
 
-    def prepare_sleep(self, epoch: int, *, abort: bool, request_counter: int | None = None) -> None:
+    def prepare_sleep(self, epoch: int, *, level: int, abort: bool, request_counter: int | None = None) -> None:
         """Close, and be idle."""
         self._begin("abort" if abort else "prepare_sleep", epoch)
-        if self.state in AT_REST:
+        if self.state in AT_REST or (level == 3 and self.state in RISING):
             return
         self._require(WorkerState.READY, WorkerState.DRAINING)
         if request_counter not in {None, self.request_counter}:

@@ -69,10 +69,11 @@ class FakeControl(rpc.WorkerControlServicer):
 
     async def PrepareSleep(self, request: pb.PrepareSleepRequest, context: Any) -> pb.PrepareSleepResponse:
         """See the contract."""
-        abort = request.mode == pb.DRAIN_MODE_ABORT
+        abort, level = request.mode == pb.DRAIN_MODE_ABORT, request.level
         counter = request.request_counter if request.HasField("request_counter") else None
         await self._do(
-            context, lambda worker: worker.prepare_sleep(request.epoch, abort=abort, request_counter=counter)
+            context,
+            lambda worker: worker.prepare_sleep(request.epoch, level=level, abort=abort, request_counter=counter),
         )
         return pb.PrepareSleepResponse()
 

@@ -15,6 +15,7 @@ from dormouse_api.names import (
     LABEL_LEADER_UID,
     LABEL_RANKS,
     READINESS_GATE,
+    STANDBY_VARIABLE,
 )
 from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_kube.testing import FakeKube
@@ -26,7 +27,7 @@ from dormouse_operator.testing.fake_worker import FakeWorker, keeps_cache
 from dormouse_operator.testing.pooled import PooledWorker, SharedDevice
 from dormouse_operator.testing.workers import FakeWorkers
 
-_PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING}  # asleep, the gate says that it is not ready
+_PROBED_WELL = {WorkerState.READY, WorkerState.ASLEEP, WorkerState.WAKING, WorkerState.STANDBY}  # at rest by its gate
 
 
 @dataclass(slots=True)
@@ -194,6 +195,7 @@ class FakeNode:
         known = {"num_gpu_blocks": blocks, "first_digest": digest, "num_ranks": int(labels.get(LABEL_RANKS, "1"))}
         known["has_cache"] = keeps_cache(pod["spec"]["containers"][0]["args"])
         known["adapters"] = FakeAdapters(dict(self.adapter_files))
+        known["starts_in_standby"] = any(item["name"] == STANDBY_VARIABLE for item in _environment(pod))
         uid, slot = pod["metadata"]["uid"], slot_of(pod)
         if slot:
             device = self.devices.setdefault(slot, SharedDevice())

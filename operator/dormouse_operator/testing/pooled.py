@@ -89,10 +89,10 @@ class PooledWorker(FakeWorker):
         self._require_grant()
         super(PooledWorker, self).initialize_cache(epoch, count)
 
-    def prepare_sleep(self, epoch: int, *, abort: bool, request_counter: int | None = None) -> None:
+    def prepare_sleep(self, epoch: int, *, level: int, abort: bool, request_counter: int | None = None) -> None:
         """Close, and be idle."""
         self._refuse("sleep")
-        super(PooledWorker, self).prepare_sleep(epoch, abort=abort, request_counter=request_counter)
+        super(PooledWorker, self).prepare_sleep(epoch, level=level, abort=abort, request_counter=request_counter)
 
     def sleep(self, epoch: int, *, level: int, abort: bool) -> None:
         """Give the memory back."""

@@ -65,7 +65,8 @@ class FakeWorkers:
     ) -> None:
         """See WorkerControl."""
         assert level > 0, "0 is awake"
-        self._do(pod, lambda worker: worker.prepare_sleep(epoch, abort=abort, request_counter=request_counter))
+        counter = request_counter
+        self._do(pod, lambda worker: worker.prepare_sleep(epoch, level=level, abort=abort, request_counter=counter))
 
     async def sleep(self, pod: Pod, *, epoch: int, level: int, abort: bool) -> Worker:
         """See WorkerControl."""

@@ -62,10 +62,10 @@ async def test_a_request_at_the_instant_of_the_sleep_is_found_by_the_worker_and_
     late = rig.worker(1)
     prepare = late.prepare_sleep
 
-    def meet(epoch, *, abort, request_counter=None):
+    def meet(epoch, *, level, abort, request_counter=None):
         """Take a request in, answer it, and only then hear of the sleep."""
         late.request_counter += 1
-        prepare(epoch, abort=abort, request_counter=request_counter)
+        prepare(epoch, level=level, abort=abort, request_counter=request_counter)
 
     rig.workers.workers[next(ip for ip, one in rig.workers.workers.items() if one is late)] = Racing(late, meet)
     await rig.settle()

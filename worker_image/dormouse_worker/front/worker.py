@@ -72,7 +72,7 @@ class Worker:
         self.is_ending = False
         self.died = asyncio.Event()  # it died, and is not started again
         self.end_wanted = asyncio.Event()  # Shutdown was called
-        if grants.standing.needs_grant:
+        if grants.standing.needs_grant or self.settings.starts_in_standby:
             self.wants_engine = False
             self.stand_by(0.0)
 

@@ -122,8 +122,10 @@ def _refused_pod(situation: Situation) -> str:
 
 
 def _refused_child(situation: Situation) -> str:
-    """Name an object whose write the API server refused, and repeat its words."""
-    return next((f"{about}: {words}" for about, words in sorted(situation.observed.rejections.items())), "")
+    """Name an object whose write the API server refused, and repeat its words. Replicas serve without their spares."""
+    parked = {f"Pod {free_name(situation, index)}" for index in situation.parked_places if situation.has_replicas}
+    told = sorted(situation.observed.rejections.items())
+    return next((f"{about}: {words}" for about, words in told if about not in parked), "")
 
 
 def _still_ending(situation: Situation) -> str:

@@ -45,7 +45,9 @@ def no_replicas(type_: str, situation: Situation) -> Condition | None:
 def no_pod_words(situation: Situation) -> tuple[str, str]:
     """Return reason and message of a deployment that has no pod because nobody calls."""
     if situation.ladder and situation.rung is Rung.ZERO:
-        return "Zero", f"{idle_words(situation.ladder)}: no pod; a request brings them back"
+        spares = len(situation.parked_places)
+        which = f"no pod but {spares} spare" if spares else "no pod"
+        return "Zero", f"{idle_words(situation.ladder)}: {which}; a request brings them back"
     pool = situation.deployment.placement.pool
     return RELEASED, f"GpuPool {pool.name if pool else ''} is released: no pod; a request brings them back"
 

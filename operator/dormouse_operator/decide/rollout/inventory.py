@@ -29,6 +29,7 @@ class Standing:
 
     new: tuple[Pod, ...]  # as wanted
     swappable: tuple[Pod, ...]  # get another engine where they are
+    parked: tuple[Pod, ...]  # as wanted, and in STANDBY until they are
     old: tuple[Pod, ...]  # nobody wants them, but they serve or may serve again
     ending: tuple[Pod, ...]  # on their way out, or never to serve again
     num_deleting: int  # ours that are gone soon
@@ -82,13 +83,15 @@ def classify_pods(situation: Situation) -> Standing:
     alive = [pod for pod in ours if not (pod.is_deleting or pod.has_ended or situation.group(pod).broken_reason)]
     new = _one_per_index(pod for pod in alive if situation.is_wanted(pod) and not situation.is_stranded(pod))
     swappable = _one_per_index(pod for pod in alive if _is_swappable(situation, pod, {pod.index for pod in new}))
-    kept = {pod.name for pod in (*new, *swappable)}
+    parked = _one_per_index(pod for pod in alive if situation.is_parked(pod))
+    kept = {pod.name for pod in (*new, *swappable, *parked)}
     rest = [pod for pod in alive if pod.name not in kept]
     old = tuple(pod for pod in rest if not _is_lost(situation, pod))
     staying = kept | {pod.name for pod in old}
     return Standing(
         new=new,
         swappable=swappable,
+        parked=parked,
         old=old,
         ending=tuple(pod for pod in situation.pods if not pod.is_deleting and pod.name not in staying),
         num_deleting=_num_waited_for(situation, ours),

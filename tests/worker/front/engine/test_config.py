@@ -54,6 +54,7 @@ ENVIRONMENTAL = {
     "operator_key",
     "gateway_key",
     "mutual_tls_dir",
+    "starts_in_standby",
     "tracing",
 }
 FOLLOWING = {
@@ -94,9 +95,10 @@ def test_a_group_of_several_pods_can_not_change_at_all():
 
 def test_the_rest_follows_and_the_environment_stays():
     arguments = ["--model=/models/new", "--drain-timeout=7", "--max-model-len=99", "--served-model-name=other"]
-    front, engine = settings_of(arguments, "new", PRESENT)
+    present, _ = parse_settings(["--model=/models/old"], {**ENVIRON, "DORMOUSE_STANDBY": "true"})
+    front, engine = settings_of(arguments, "new", present)
     expected = {"served_model_names": ("other",), "drain_timeout_s": 7.0, "settings_digest": "new"}
-    assert front == dataclasses.replace(PRESENT, **expected)
+    assert front == dataclasses.replace(present, **expected)
     assert (engine.model, engine.max_model_len) == ("/models/new", 99)
 
 

@@ -54,6 +54,17 @@ async def test_the_engine_ends_nothing_is_held_and_a_wake_starts_another(house, 
     assert await house.tokens() == [1, 2, 3, 1]
 
 
+async def test_a_worker_that_starts_in_standby_has_its_first_engine_with_a_wake(open_house):
+    async with open_house(starts_in_standby=True, ready=False) as house:
+        status = await house.operate("GetStatus")
+        assert (status.state, status.sleep_level, status.needs_grant) == (STANDBY, 3, False)
+        assert not house.engine.is_spawned
+        await house.operate("WakeUp")
+        await house.until_spawned(1)
+        assert (await house.make_ready()).state == READY
+        assert await house.tokens() == [1, 2, 3, 1]
+
+
 async def test_it_repeats_without_effect_and_lighter_levels_change_nothing(house):
     before = await stand_by(house)
     for level in (1, 2, 3):

@@ -94,6 +94,30 @@ def test_a_key_that_can_prove_nothing_ends_the_program_and_is_named(uid, key, na
     assert named in said
 
 
+def test_a_worker_may_start_without_an_engine():
+    assert [parse(DORMOUSE_STANDBY=value)[0].starts_in_standby for value in ("", "false", "true")] == [
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "flags", "named"),
+    [
+        ("1", (), "DORMOUSE_STANDBY is '1'; allowed are true and false"),
+        ("true", ("--standalone",), "not allowed with --standalone"),
+        ("true", ("--pipeline-parallel-size=2", "--master-addr=a", "--master-port=1"), "--pipeline-parallel-size 1"),
+    ],
+)
+def test_a_start_in_standby_that_nobody_could_end_is_refused_by_name(value, flags, named, capsys):
+    with pytest.raises(SystemExit):
+        parse(*flags, DORMOUSE_STANDBY=value)
+    said = capsys.readouterr().err
+    assert "DORMOUSE_STANDBY" in said
+    assert named in said
+
+
 def test_the_directory_for_profiles_is_absolute_and_empty_means_none(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert parse("--profiler-dir=traces")[0].profiler_dir == str(tmp_path.resolve() / "traces")

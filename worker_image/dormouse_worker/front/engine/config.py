@@ -127,6 +127,7 @@ def settings_of(arguments: Sequence[str], digest: str, present: FrontSettings) -
         operator_key=present.operator_key,
         gateway_key=present.gateway_key,
         mutual_tls_dir=present.mutual_tls_dir,
+        starts_in_standby=present.starts_in_standby,
         environ=present.environ,
         tracing=present.tracing,
     )

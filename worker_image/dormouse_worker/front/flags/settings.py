@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from dormouse_api.names import Role
+from dormouse_api.names import STANDBY_VARIABLE, Role
 from dormouse_api.tickets import BadKey, TicketCheck, public_check, read_public_key
 from dormouse_api.tracing import BadTracing, TracingSettings, read_tracing
 from dormouse_worker.common.group import GroupPlace
@@ -30,6 +30,7 @@ DORMOUSE_GROUP_ID names the group of ranks, and only ranks that bring the same o
 DORMOUSE_POD_NAME is the name by which its ranks are told (default: HOSTNAME);
 DORMOUSE_OPERATOR_KEY and DORMOUSE_GATEWAY_KEY are the public keys by which tickets of these two roles are known, made
 out to DORMOUSE_POD_UID (none = nobody has the role);
+DORMOUSE_STANDBY=true starts the worker in STANDBY: no engine, and nothing on a device, until WakeUp;
 DORMOUSE_POD_IP stands for {DORMOUSE_POD_IP} in the topic of KV events;
 DORMOUSE_MUTUAL_TLS_DIR holds tls.crt, tls.key and ca.crt: with it both gRPC ports let in only callers with a
 certificate of the same authority, and renewed files are taken while it serves.
@@ -76,6 +77,7 @@ class FrontSettings:
     lora_cache: Path = field(default_factory=lambda: default_folder("adapters"))  # where those of a hub lie
     lora_tokens: Path = Path("/adapter-tokens")  # the hub's tokens, SECRET/KEY below
     environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # for who asks the hub
+    starts_in_standby: bool = False  # without an engine, until WakeUp
     spare_engine: bool = False  # keep an engine process that has imported its libraries, and waits
     engine_python: str = ""  # the interpreter of engines that are not ours; "" = ours
     mutual_tls_dir: str = ""  # tls.crt, tls.key and ca.crt; "" = both gRPC ports are plain
@@ -153,6 +155,7 @@ def _front_settings(
         engine_restart_window_s=flags.engine_restart_window,
         standalone=flags.standalone,
         device_grants=flags.device_grants,
+        starts_in_standby=_starts_in_standby(parser, flags, environ),
         spare_engine=flags.spare_engine,
         engine_python=flags.engine_python,
         enable_reflection=flags.enable_reflection,
@@ -173,6 +176,18 @@ def _front_settings(
         sounds=AudioLimits(max_seconds=flags.max_audio_seconds),
         images=ImageLimits(max_pixels=flags.max_image_pixels, cache_bytes=flags.image_cache_bytes),
     )
+
+
+def _starts_in_standby(parser: argparse.ArgumentParser, flags: argparse.Namespace, environ: Mapping[str, str]) -> bool:
+    """Return whether an engine starts with the first WakeUp only."""
+    value = environ.get(STANDBY_VARIABLE, "")
+    if value not in {"", "true", "false"}:
+        parser.error(f"{STANDBY_VARIABLE} is {value!r}; allowed are true and false")
+    if value == "true" and flags.standalone:
+        parser.error(f"{STANDBY_VARIABLE} is true, not allowed with --standalone: nothing wakes the worker there")
+    if value == "true" and (num_pods := flags.pipeline_parallel_size) > 1:
+        parser.error(f"{STANDBY_VARIABLE} is true: needs --pipeline-parallel-size 1, not {num_pods}")
+    return value == "true"
 
 
 def _public_key(parser: argparse.ArgumentParser, environ: Mapping[str, str], name: str, pod_uid: str) -> str:
