@@ -15,11 +15,16 @@ from dormouse_api.varint import read_varint
 MAX_FIELDS = 20_000  # that are looked at; a message with more is taken for one without images
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
-_WAYS = {  # from the message to an image: the fields on the way
-    kind: (kind.DESCRIPTOR.fields_by_name["chat"].number, 1, 8, 2) for kind in (pb.GenerateRequest, pb.TokenizeRequest)
-} | {pb.TranscribeRequest: (pb.TranscribeRequest.DESCRIPTOR.fields_by_name["audio"].number,)}
+_CHAT_TO_PART, _IMAGE, _FRAME = (1, 8), (2,), (4, 1)
+_WAYS = {  # from the message to an image, or to a video's frame: the fields on the way
+    kind: tuple((kind.DESCRIPTOR.fields_by_name["chat"].number, *_CHAT_TO_PART, *last) for last in (_IMAGE, _FRAME))
+    for kind in (pb.GenerateRequest, pb.TokenizeRequest)
+} | {pb.TranscribeRequest: ((pb.TranscribeRequest.DESCRIPTOR.fields_by_name["audio"].number,),)}
 _LIMITS = {pb.TranscribeRequest: ("sound", MAX_AUDIO_BYTES)}
 _IMAGES = ("images", MAX_IMAGES_BYTES)
+
+
+Ways = tuple[tuple[int, ...], ...]  # none of them the beginning of another
 
 
 class _Broken(Exception):
@@ -40,9 +45,9 @@ def excess(kind: type[Any], raw: bytes) -> str:
     return ""
 
 
-def _image_bytes(raw: bytes, way: tuple[int, ...]) -> int:
+def _image_bytes(raw: bytes, ways: Ways) -> int:
     try:
-        return sum(stop - begin for begin, stop in _Walk(raw).find(way, 0, len(raw)))
+        return sum(stop - begin for begin, stop in _Walk(raw).find(ways, 0, len(raw)))
     except _Broken:
         return 0
 
@@ -54,8 +59,8 @@ class _Walk:
         self._raw = raw
         self._num_left = MAX_FIELDS
 
-    def find(self, way: tuple[int, ...], start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield where the values at the end of the way lie. Raises _Broken."""
+    def find(self, ways: Ways, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield where the values at the ends of the ways lie. Raises _Broken."""
         position = start
         while position < end:
             self._num_left -= 1
@@ -70,8 +75,9 @@ class _Walk:
                 position = begin + _SIZES.get(kind, end)
             if position > end or self._num_left < 0:
                 raise _Broken
-            if kind == _BYTES and tag >> 3 == way[0]:
-                yield from self.find(way[1:], begin, position) if way[1:] else ((begin, position),)
+            rest = tuple(way[1:] for way in ways if way[0] == tag >> 3) if kind == _BYTES else ()
+            if rest:
+                yield from self.find(rest, begin, position) if rest[0] else ((begin, position),)
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         found = read_varint(self._raw, position, end)

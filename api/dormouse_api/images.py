@@ -1,4 +1,4 @@
-"""Images in a conversation: how they come, how many and how large they may be. Knows no format; decodes no picture.
+"""Images and videos in a conversation: how they come, how many and how large they may be. Decodes no picture.
 
 Every limit is checked before anything is decoded. What is refused says field, value and limit, and shows nothing of an
 image.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
-from dormouse_api.limits import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
+from dormouse_api.limits import MAX_FPS, MAX_FRAMES, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MIN_FPS
 from dormouse_api.v1 import inference_pb2 as pb
 
 DATA = "data:"
 DIGEST = "sha256:"  # and 64 hexadecimal digits, in the place of a URL
 DIGEST_BYTES = 32
 _HEAD_CHARS = 256  # of a data URL, before the comma
+FRAMES = "data:video/jpeg;base64,"  # and frames in base64, with commas between them
+_VIDEO_KIND = re.compile(r"data:(video/[a-z0-9.+-]{1,32})[;,]")
+_FRAMES_ONLY = f"{FRAMES}FRAME,FRAME,…: decode the video and send the frames that count as JPEG"
 _BASE64_GROUP = (4, 3)  # so many characters are so many bytes
 
 
@@ -38,6 +42,20 @@ def from_data_url(url: str) -> bytes:
     if not (url.startswith(DATA) and comma and kind.startswith("image/") and more and more[-1] == "base64"):
         raise BadImage("no data URL of an image", "data:image/KIND;base64,…")
     return from_base64(data)
+
+
+def frames_from_url(url: str) -> list[bytes]:
+    """Return the frames of a data URL in vLLM's form, `data:video/jpeg;base64,FRAME,FRAME,…`. Raises BadImage.
+
+    Nothing else is a video here: there is no decoder of videos.
+    """
+    if not url.startswith(FRAMES):
+        kind = _VIDEO_KIND.match(url)
+        raise BadImage(f"a video of the kind {kind[1]}" if kind else "no data URL of frames", _FRAMES_ONLY)
+    num_frames = url.count(",")
+    if num_frames > MAX_FRAMES:
+        raise BadImage(f"{num_frames} frames", f"at most {MAX_FRAMES}")
+    return [from_base64(frame) for frame in url[len(FRAMES) :].split(",")]
 
 
 def from_digest_url(url: str) -> bytes:
@@ -73,22 +91,53 @@ def images_of(chat: pb.Chat) -> Iterator[bytes]:
     return (part.image for message in chat.messages for part in message.parts if part.WhichOneof("part") == "image")
 
 
+def videos_of(chat: pb.Chat) -> Iterator[pb.Video]:
+    """Yield the conversation's videos in their order."""
+    return (part.video for message in chat.messages for part in message.parts if part.WhichOneof("part") == "video")
+
+
+def frames_of(chat: pb.Chat) -> Iterator[bytes]:
+    """Yield the frames of all videos in their order."""
+    return (frame for video in videos_of(chat) for frame in video.frames)
+
+
 def num_image_bytes(chat: pb.Chat) -> int:
-    """Return how large all images of a conversation are together."""
-    return sum(map(len, images_of(chat)))
+    """Return how large all images and frames of a conversation are together."""
+    return sum(map(len, images_of(chat))) + sum(map(len, frames_of(chat)))
+
+
+def check_chat_images(chat: pb.Chat) -> None:
+    """Raise BadImage for images or videos of a conversation that are too many, too large, or nothing."""
+    images, frames, num_videos = list(images_of(chat)), list(frames_of(chat)), 0
+    for video in videos_of(chat):
+        num_videos += 1
+        if not video.frames:
+            raise BadImage("a video without frames", "at least 1 frame")
+        if video.fps and not MIN_FPS <= video.fps <= MAX_FPS:
+            raise BadImage(f"a video of {video.fps:g} frames a second", f"{MIN_FPS:g} to {MAX_FPS:g}")
+    if len(frames) > MAX_FRAMES:
+        raise BadImage(f"{len(frames)} frames", f"at most {MAX_FRAMES} of all videos together")
+    if num_videos and len(images) + num_videos > MAX_IMAGES:
+        raise BadImage(f"{len(images) + num_videos} images and videos", f"at most {MAX_IMAGES}")
+    check_images(images)
+    _check_files([*images, *frames])
 
 
 def check_images(images: Iterable[bytes]) -> None:
     """Raise BadImage for too many, for one that is empty or too large, and for too much together."""
-    num_images = total = 0
-    for image in images:
-        num_images += 1
-        total += len(image)
-        if not image:
+    files = list(images)
+    if len(files) > MAX_IMAGES:
+        raise BadImage(f"{len(files)} images", f"at most {MAX_IMAGES}")
+    _check_files(files)
+
+
+def _check_files(files: Sequence[bytes]) -> None:
+    total = 0
+    for file in files:
+        total += len(file)
+        if not file:
             raise BadImage("an empty image", "the bytes of a file")
-        _check_size(len(image))
-    if num_images > MAX_IMAGES:
-        raise BadImage(f"{num_images} images", f"at most {MAX_IMAGES}")
+        _check_size(len(file))
     if total > MAX_IMAGES_BYTES:
         raise BadImage(f"images of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
 
@@ -99,8 +148,10 @@ def _check_size(num_bytes: int) -> None:
 
 
 def forget_images(chat: pb.Chat) -> None:
-    """Empty the conversation's images: nobody needs their bytes any more."""
+    """Empty the conversation's images and videos: nobody needs their bytes any more."""
     for message in chat.messages:
         for part in message.parts:
             if part.WhichOneof("part") == "image":
                 part.image = b""
+    for video in videos_of(chat):
+        del video.frames[:]

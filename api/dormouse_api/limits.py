@@ -6,9 +6,11 @@ Every limit is checked before anything is allocated for the request.
 from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 1 << 20  # one request message; also the largest response, which streams in small pieces
-MAX_IMAGES = 16  # in one request
+MAX_IMAGES = 16  # in one request, and videos
 MAX_IMAGE_BYTES = 20 << 20  # of one of them, as a file
 MAX_IMAGES_BYTES = 32 << 20  # of all of them together, beside MAX_MESSAGE_BYTES of everything else
+MAX_FRAMES = 256  # of all videos in one request
+MIN_FPS, MAX_FPS = 0.01, 240.0
 MAX_AUDIO_BYTES = 25 << 20  # of a file, beside MAX_MESSAGE_BYTES of everything else; less than images may have
 MAX_TEMPERATURES = 8
 MAX_AUDIO_PROMPT_CHARS = 4096  # a window takes far fewer

@@ -7,8 +7,17 @@ import pytest
 from dormouse_api import image_wire
 from dormouse_api.client.settings import chat_request
 from dormouse_api.image_wire import excess
-from dormouse_api.images import BadImage, check_images, from_base64, from_data_url, images_of, num_image_bytes
-from dormouse_api.limits import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
+from dormouse_api.images import (
+    BadImage,
+    check_chat_images,
+    check_images,
+    forget_images,
+    from_base64,
+    from_data_url,
+    images_of,
+    num_image_bytes,
+)
+from dormouse_api.limits import MAX_FRAMES, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 
 PNG = b"\x89PNG not really"
@@ -78,6 +87,45 @@ def test_images_do_not_count_as_the_message(kind):
     assert "bytes of images" in excess(kind, request(bytes(MAX_IMAGES_BYTES + 1), kind=kind).SerializeToString())
 
 
+def film(*frames, fps=0.0, kind=pb.GenerateRequest):
+    part = pb.ContentPart(video=pb.Video(frames=frames, fps=fps))
+    return kind(model="m", chat=pb.Chat(messages=[pb.ChatMessage(role="user", parts=[part])]))
+
+
+@pytest.mark.parametrize("kind", [pb.GenerateRequest, pb.TokenizeRequest])
+def test_frames_do_not_count_as_the_message(kind):
+    raw = film(bytes(MAX_IMAGE_BYTES), PNG, kind=kind).SerializeToString()
+    assert excess(kind, raw) == ""
+    assert "bytes of images" in excess(kind, film(bytes(MAX_IMAGES_BYTES + 1), kind=kind).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [
+        (film(), "a video without frames"),
+        (film(b""), "an empty image"),
+        (film(PNG, fps=float("nan")), "a video of nan frames a second; allowed: 0.01 to 240"),
+        (film(*[PNG] * (MAX_FRAMES + 1)), f"{MAX_FRAMES + 1} frames; allowed: at most {MAX_FRAMES}"),
+        (film(bytes(MAX_IMAGE_BYTES), bytes(MAX_IMAGE_BYTES)), f"at most {MAX_IMAGES_BYTES} bytes"),
+    ],
+)
+def test_limits_of_videos_are_named(chat, words):
+    with pytest.raises(BadImage, match=words):
+        check_chat_images(chat.chat)
+
+
+def test_images_and_videos_count_together():
+    both = request(*[PNG] * MAX_IMAGES)
+    check_chat_images(both.chat)
+    both.chat.messages.extend(film(PNG, fps=1.0).chat.messages)
+    with pytest.raises(BadImage, match=f"{MAX_IMAGES + 1} images and videos"):
+        check_chat_images(both.chat)
+    assert num_image_bytes(both.chat) == (MAX_IMAGES + 1) * len(PNG)
+    forget_images(both.chat)
+    assert num_image_bytes(both.chat) == 0
+    assert both.chat.messages[1].parts[0].WhichOneof("part") == "video", "templates are still told of it"
+
+
 def test_other_messages_have_no_room_for_images():
     chat = request(bytes(MAX_MESSAGE_BYTES)).chat
     assert "1048576" in excess(pb.DecideRequest, pb.DecideRequest(chat=chat).SerializeToString())
@@ -109,11 +157,15 @@ def test_the_client_takes_parts_as_openais_do():
         {"type": "image_url", "image_url": {"url": URL}},
         {"type": "image", "image": PNG},
         {"type": "image_url", "image_url": {"url": f"sha256:{'0a' * 32}"}},
+        {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,YQ==,Yg==", "fps": 2}},
     ]
     chat = chat_request("m", [{"role": "user", "content": content}], {}).chat
     assert chat.messages[0].parts[0].text == "What is it?"
     assert list(images_of(chat)) == [PNG, PNG]
     assert chat.messages[0].parts[3].image_sha256 == b"\n" * 32
-    assert num_image_bytes(chat) == 2 * len(PNG)
-    with pytest.raises(ValueError, match="'input_audio'; allowed: text, image_url with a data URL or a digest, image"):
+    assert chat.messages[0].parts[4].video == pb.Video(frames=[b"a", b"b"], fps=2)
+    assert num_image_bytes(chat) == 2 * len(PNG) + 2
+    with pytest.raises(
+        ValueError, match="'input_audio'; allowed: text, image_url with a data URL or a digest, image, video_url"
+    ):
         chat_request("m", [{"role": "user", "content": [{"type": "input_audio"}]}], {})

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.images import part_of_url
+from dormouse_api.images import frames_from_url, part_of_url
 from dormouse_api.limits import channel_options
 from dormouse_api.v1 import inference_pb2 as pb
 
@@ -67,14 +67,22 @@ def to_message(message: Mapping[str, Any]) -> pb.ChatMessage:
 
 
 def _part(part: Mapping[str, Any]) -> pb.ContentPart:
-    """Return {"type": "text", "text"}, {"type": "image_url", "image_url": {"url"}} or {"type": "image", "image"}."""
+    """Return {"type": "text", "text"}, {"type": "image", "image"}, or what OpenAI's and vLLM's clients send.
+
+    That is {"type": "image_url", "image_url": {"url"}} and {"type": "video_url", "video_url": {"url", "fps"}}.
+    """
     match part.get("type"):
         case "text":
             return pb.ContentPart(text=part["text"])
         case "image_url":
             return part_of_url(part["image_url"]["url"])
+        case "video_url":
+            told = part["video_url"]
+            video = pb.Video(frames=frames_from_url(told["url"]), fps=told.get("fps") or 0)
+            return pb.ContentPart(video=video)
         case "image":
             return pb.ContentPart(image=part["image"])
     raise ValueError(
-        f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL or a digest, image"
+        f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL or a digest, image, "
+        "video_url with a data URL of frames"
     )

@@ -68,6 +68,7 @@ class ContentPart(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     IMAGE_FIELD_NUMBER: _builtins.int
     IMAGE_SHA256_FIELD_NUMBER: _builtins.int
+    VIDEO_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """words"""
     image: _builtins.bytes
@@ -76,22 +77,55 @@ class ContentPart(_message.Message):
     """SHA-256 of a file that the same caller sent whole to this gateway lately, instead of it. Where the gateway does not
     keep it: INVALID_ARGUMENT with the reason IMAGE_UNKNOWN, and the file is to be sent. Workers take files only.
     """
+    @_builtins.property
+    def video(self) -> Global___Video:
+        """for models that see videos"""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         image: _builtins.bytes = ...,
         image_sha256: _builtins.bytes = ...,
+        video: Global___Video | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image", "image_sha256"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image", "image_sha256", "video"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___ContentPart: _TypeAlias = ContentPart  # noqa: Y015
+
+@_typing.final
+class Video(_message.Message):
+    """A video as its frames: who sends it has decoded it, and chosen them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRAMES_FIELD_NUMBER: _builtins.int
+    FPS_FIELD_NUMBER: _builtins.int
+    fps: _builtins.float
+    """how many of these frames show one second: 0.01 to 240; 0 = 1, as in vLLM"""
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """In their order, all of one size, each a file as an image is. At most 256 of all videos in a request, and 20 MiB each."""
+
+    def __init__(
+        self,
+        *,
+        frames: _abc.Iterable[_builtins.bytes] | None = ...,
+        fps: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fps", b"fps", "frames", b"frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Video: _TypeAlias = Video  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
@@ -127,7 +161,9 @@ class ChatMessage(_message.Message):
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
-        """What was said in its order, instead of content: words and images. At most 16 images in a request, of 32 MiB together."""
+        """What was said in its order, instead of content: words, images and videos.
+        At most 16 images and videos in a request, of 32 MiB together.
+        """
 
     def __init__(
         self,
@@ -804,6 +840,7 @@ class Usage(_message.Message):
     IMAGE_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    VIDEO_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """of the prompt, once, however many choices there are"""
     completion_tokens: _builtins.int
@@ -820,6 +857,8 @@ class Usage(_message.Message):
     """proposed and scored by the worker that says this, over all choices; 0 = it has no drafts"""
     accepted_draft_tokens: _builtins.int
     """of these, taken"""
+    video_tokens: _builtins.int
+    """prompt tokens that stand for frames of videos; not among image_tokens"""
     def __init__(
         self,
         *,
@@ -831,10 +870,11 @@ class Usage(_message.Message):
         image_tokens: _builtins.int = ...,
         draft_tokens: _builtins.int = ...,
         accepted_draft_tokens: _builtins.int = ...,
+        video_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_tokens", b"draft_tokens", "image_tokens", b"image_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_tokens", b"draft_tokens", "image_tokens", b"image_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens", "video_tokens", b"video_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2093,6 +2133,7 @@ class GetModelResponse(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     SEES_IMAGES_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    SEES_VIDEOS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -2129,6 +2170,8 @@ class GetModelResponse(_message.Message):
     """dimensions of a vector; 0 = it makes none, or its weights were not loaded yet"""
     sees_images: _builtins.bool
     """parts of its messages may be images"""
+    sees_videos: _builtins.bool
+    """parts of its messages may be videos"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tokens that end an answer, unless ignore_eos"""
@@ -2165,10 +2208,11 @@ class GetModelResponse(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         sees_images: _builtins.bool = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        sees_videos: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "capabilities", b"capabilities", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "capabilities", b"capabilities", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "sees_videos", b"sees_videos", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from dormouse_api.image_wire import excess
-from dormouse_api.images import BadImage, check_images, images_of
+from dormouse_api.images import BadImage, check_chat_images
 from dormouse_api.limits import MAX_AUDIO_BYTES, MAX_REQUEST_ID_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER
 from dormouse_api.status import CallError
@@ -146,7 +146,7 @@ def _check_transcribe(request: pb.TranscribeRequest) -> None:
 
 def _check_images(chat: pb.Chat) -> None:
     try:
-        check_images(images_of(chat))
+        check_chat_images(chat)
     except BadImage as error:
         raise _invalid(f"chat.messages is {error}") from error
 

@@ -1,4 +1,4 @@
-"""Images in a body: where each API has them, and their bytes instead. Limits are checked before anything is decoded."""
+"""Images and videos in a body: where each API has them, and their bytes instead. Limits come before decoding."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dormouse_api.images import DIGEST, BadImage, from_base64, from_data_url, from_digest_url
-from dormouse_api.limits import MAX_IMAGES, MAX_IMAGES_BYTES
+from dormouse_api.images import (
+    DIGEST,
+    FRAMES,
+    BadImage,
+    frames_from_url,
+    from_base64,
+    from_data_url,
+    from_digest_url,
+)
+from dormouse_api.limits import MAX_FPS, MAX_IMAGES, MAX_IMAGES_BYTES, MIN_FPS
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.openai.errors import refuse
-from dormouse_gateway.openai.schema_kit import Json, fields, kind, one_of, only, or_null, text
+from dormouse_gateway.openai.schema_kit import Json, fields, kind, number, one_of, only, or_null, text
 from dormouse_gateway.openai.turns import joined
 
 TAKEN = "picture"  # the field of a part that holds the bytes; bodies cannot have it, for schemas do not
 NAMED = "picture_sha256"  # the same for an image that came by its digest
-_IMAGE_FIELDS = {TAKEN: "image", NAMED: "image_sha256"}  # of a ContentPart
+FILMED = "film"  # the same for a video
+_IMAGE_FIELDS = {TAKEN: "image", NAMED: "image_sha256", FILMED: "video"}  # of a ContentPart
 _BASE64_GAIN = 0.75
 _HOSTED = ("https:", "http:")
 
@@ -27,6 +36,14 @@ URL = text(1) | {
 }
 
 CHAT_IMAGE = kind("image_url", {"image_url": fields({"url": URL, "detail": _DETAIL}, "url")}, "image_url")
+VIDEO_URL = text(1) | {
+    "description": f"{FRAMES}FRAME,FRAME,…: JPEG files in base64, all of one size, as vLLM takes them."
+}
+_VIDEO = {
+    "url": VIDEO_URL,
+    "fps": or_null(number(MIN_FPS, MAX_FPS) | {"description": "How many of these frames show one second; 1 if unset."}),
+}
+CHAT_VIDEO = kind("video_url", {"video_url": fields(_VIDEO, "url")}, "video_url")
 RESPONSES_IMAGE = kind("input_image", {"image_url": URL, "detail": _DETAIL}, "image_url")
 BASE64 = text(1) | {"description": "The file in base64, without line ends."}
 _MEDIA = {"enum": ["image/jpeg", "image/png", "image/gif", "image/webp"]}
@@ -42,7 +59,7 @@ def messages_image(**more: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An image in a body."""
+    """An image or a video in a body."""
 
     part: dict[str, Any]
     path: str  # of the part
@@ -53,6 +70,8 @@ class Place:
         match self.part["type"]:
             case "image_url":
                 return f"{self.path}.image_url.url", self.part["image_url"]["url"], True
+            case "video_url":
+                return f"{self.path}.video_url.url", self.part["video_url"]["url"], False
             case "input_image":
                 return f"{self.path}.image_url", self.part["image_url"], True
         source = self.part["source"]
@@ -60,18 +79,23 @@ class Place:
         name = "url" if is_url else "data"
         return f"{self.path}.source.{name}", source[name], is_url
 
-    def put(self, image: bytes, name: str = TAKEN) -> None:
+    @property
+    def is_video(self) -> bool:
+        """Return whether it is a video."""
+        return bool(self.part["type"] == "video_url")
+
+    def put(self, image: bytes | pb.Video, name: str = TAKEN) -> None:
         """Put the bytes in the place of what told them."""
-        kept = {name: value for name, value in self.part.items() if name not in {"image_url", "source"}}
+        kept = {name: value for name, value in self.part.items() if name not in {"image_url", "video_url", "source"}}
         self.part.clear()
         self.part.update(kept | {name: image})
 
 
-_KINDS = frozenset({"image_url", "input_image", "image"})
+_KINDS = frozenset({"image_url", "video_url", "input_image", "image"})
 
 
 def places(body: Mapping[str, Any]) -> Iterator[Place]:
-    """Yield all images of a checked body: of its messages, or of its input."""
+    """Yield all images and videos of a checked body: of its messages, or of its input."""
     for name in ("messages", "input"):
         turns = body.get(name)
         for index, turn in enumerate(turns if isinstance(turns, list) else ()):
@@ -128,6 +152,10 @@ class Pictures:
                 if is_named(place):
                     place.put(from_digest_url(told), NAMED)
                     continue
+                if place.is_video:
+                    total += _put_video(place)
+                    check_total(path, total)
+                    continue
                 image = await fetch(told) if is_fetched(place) else from_data_url(told) if is_url else from_base64(told)
             except BadImage as error:
                 raise refuse(path, error.value, error.limit) from error
@@ -151,6 +179,16 @@ class Pictures:
         for place in self.found:
             if TAKEN in place.part:
                 place.part[TAKEN] = b""
+            if FILMED in place.part:
+                place.part[FILMED].Clear()
+
+
+def _put_video(place: Place) -> int:
+    """Put a video's frames in the place of its URL; return how large they are together. Raises BadImage."""
+    said = place.part["video_url"]
+    frames = frames_from_url(said["url"])
+    place.put(pb.Video(frames=frames, fps=said.get("fps") or 0), FILMED)
+    return sum(map(len, frames))
 
 
 def say(turn: pb.ChatMessage, content: Any) -> pb.ChatMessage:

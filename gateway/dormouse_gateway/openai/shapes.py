@@ -183,9 +183,9 @@ class Head:
 
 
 def prompt_details(usage: pb.Usage) -> Json:
-    """Return what is told of a prompt's tokens; of images where there are any."""
-    seen = {"image_tokens": usage.image_tokens} if usage.image_tokens else {}
-    return {"cached_tokens": usage.cached_tokens} | seen
+    """Return what is told of a prompt's tokens; of images and videos where there are any."""
+    seen = {"image_tokens": usage.image_tokens, "video_tokens": usage.video_tokens}
+    return {"cached_tokens": usage.cached_tokens} | {name: count for name, count in seen.items() if count}
 
 
 def to_usage(usage: pb.Usage) -> Json:

@@ -23,6 +23,7 @@ class TalkingWorker(FakeWorker):
     """Says the words of `tokens`, each choice as all others; knows usage and, where asked for, log-probabilities."""
 
     image_tokens: int = 0  # told in usage
+    video_tokens: int = 0
     matched_stop: str | None = None  # the stop string that ends each choice
     parts: Mapping[int, Sequence[pb.AnswerPart]] | None = None  # what the n-th token says; None = not told apart
 
@@ -41,7 +42,7 @@ class TalkingWorker(FakeWorker):
         for choice in range(num_choices):
             is_last = choice == num_choices - 1
             usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
-            usage.image_tokens = self.image_tokens
+            usage.image_tokens, usage.video_tokens = self.image_tokens, self.video_tokens
             if request.prediction:  # of three tokens, however long it is
                 usage.accepted_prediction_tokens, usage.rejected_prediction_tokens = 2, 1
             yield pb.GenerateResponse(

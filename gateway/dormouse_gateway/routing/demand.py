@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b
 
-from dormouse_api.images import images_of
+from dormouse_api.images import frames_of, images_of
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.routing.policy import NOTHING, Demand
 
@@ -23,6 +23,7 @@ PREFIX_CHARS = PREFIX_TOKENS * BYTES_PER_TOKEN
 MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
 MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
 TOKENS_PER_IMAGE = 576  # LLaVA's; others make from 64 to some thousand of one
+TOKENS_PER_FRAME = 128  # of Qwen's kinds, by their defaults from 64 to 384
 AUDIO_BYTES_PER_TOKEN = 4_000  # of what is heard: a second of plain sound has 32,000 bytes and says four words or so
 IMAGE_CHARS = MIN_PREFIX_CHARS  # of what stands for an image in a beginning: one alone is worth finding again
 
@@ -60,8 +61,9 @@ def _demand_of_sound(num_bytes: int) -> Demand:
 
 
 def _estimate(chat: pb.Chat, num_bytes: int) -> int:
-    sizes = [len(image) for image in images_of(chat)]
-    return (num_bytes - sum(sizes)) // BYTES_PER_TOKEN + len(sizes) * TOKENS_PER_IMAGE
+    images, frames = [*map(len, images_of(chat))], [*map(len, frames_of(chat))]
+    text = (num_bytes - sum(images) - sum(frames)) // BYTES_PER_TOKEN
+    return text + len(images) * TOKENS_PER_IMAGE + len(frames) * TOKENS_PER_FRAME
 
 
 def _demand_of_questions(request: pb.DecideRequest, num_bytes: int, salt: str, adapter: str) -> Demand:
@@ -105,15 +107,25 @@ def _beginning_of_chat(chat: pb.Chat) -> str:
 
 
 def _beginning_of_parts(message: pb.ChatMessage) -> str:
-    """Return words, and what tells images apart, as many as count. An image is long enough for all that follows."""
+    """Return words, and what tells images and videos apart, as many as count: one is long enough for what follows."""
     text = ""
     for part in message.parts:
         if len(text) >= PREFIX_CHARS:
             break
-        is_image = part.WhichOneof("part") == "image"
-        said = blake2b(part.image, digest_size=IMAGE_CHARS // 2).hexdigest() if is_image else part.text[:PREFIX_CHARS]
-        text += f"\0{said}"
+        text += f"\0{_beginning_of_part(part)}"
     return text
+
+
+def _beginning_of_part(part: pb.ContentPart) -> str:
+    """Return words; of an image or a video what tells it apart, of a video by where it begins."""
+    match part.WhichOneof("part"):
+        case "image":
+            file = part.image
+        case "video":
+            file = part.video.frames[0] if part.video.frames else b""
+        case _:
+            return part.text[:PREFIX_CHARS]
+    return blake2b(file, digest_size=IMAGE_CHARS // 2).hexdigest()
 
 
 def _hashed(beginning: bytes, salt: str) -> int | None:

@@ -9,7 +9,7 @@ from schemathesis import openapi
 from dormouse_gateway.openai.audio.asking import AUDIO_DOORS
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.doors import DECISIONS_DOOR, DOORS, TOKENIZE_DOOR
-from dormouse_gateway.openai.pictures import BASE64, URL
+from dormouse_gateway.openai.pictures import BASE64, URL, VIDEO_URL
 from dormouse_gateway.openai.schemas import MESSAGES
 from tests.gateway.openai.in_thread import running_in_thread
 
@@ -33,6 +33,7 @@ def with_images(found):
     if not isinstance(found, dict):
         return found
     known = {URL["description"]: "data:image/png;base64,YQ==", BASE64["description"]: "YQ=="}
+    known |= {VIDEO_URL["description"]: "data:video/jpeg;base64,YQ=="}
     said = found.get("description")
     if isinstance(said, str) and said in known:
         return {"enum": [known[said]]}

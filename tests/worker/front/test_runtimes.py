@@ -59,7 +59,10 @@ async def test_an_image_is_refused_by_name(open_house):
     asked = pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart(image=b"picture")])])
     async with open_house(engine=VLLM) as house:
         refusal = await house.refusal(house.collect(asked))
-        assert (refusal.code(), "with an image" in refusal.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        assert (refusal.code(), "parts[0].image is set" in refusal.details()) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            True,
+        )
 
 
 async def test_a_decision_is_refused_by_name(open_house):

@@ -1,6 +1,11 @@
-"""One image of a prompt, as the front hands it to the engine: its pixels lie in a file, processed by transformers."""
+"""One image of a prompt, as the front hands it to the engine: its pixels lie in a file, processed by transformers.
+
+A video is as many of them as it has steps in time: its encoders compute each by itself.
+"""
 
 from __future__ import annotations
+
+from array import array
 
 import msgspec
 
@@ -16,6 +21,14 @@ class ImageInput(msgspec.Struct, frozen=True):
     tensors: str  # a file below the pod's folder for them: safetensors, as the processor returned them for this image
     num_bytes: int  # of that file
     grid: tuple[int, int, int] | None = None  # patches in time, height, width, of models whose positions are 3-D
+    # Of frames of a video that count their rows' time from its first ones: how many images of it are before these, and
+    # how far behind those these are in time. Height and width count from where the first ones begin.
+    moment: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> bytes:
+        """Return what keys and values of its tokens depend on, beside what comes before: rows, and where they turn."""
+        return self.digest if self.moment is None else self.digest + array("q", self.moment).tobytes()
 
     @property
     def start(self) -> int:

@@ -42,15 +42,15 @@ def name_adapter(adapter: str, place: int) -> bytes:
 
 def name_images(images: Sequence[ImageInput], start: int, end: int) -> bytes:
     """Return which rows of which images the tokens at [start, end) stand for: their ids are all the same."""
-    return b"".join(digest + array("q", place).tobytes() for digest, place in _runs(images, start, end))
+    return b"".join(name + array("q", place).tobytes() for name, place in _runs(images, start, end))
 
 
 def _runs(images: Sequence[ImageInput], start: int, end: int) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-    """Yield of each run of an image's tokens its digest, where it begins and ends, and its first row."""
+    """Yield of each run of an image's tokens its name, where it begins and ends, and its first row."""
     for image in images:
         row = 0
         for first, count in image.spans:
             begin, stop = max(start, first), min(end, first + count)
             if begin < stop:
-                yield image.digest, (begin - start, stop - start, row + begin - first)
+                yield image.name, (begin - start, stop - start, row + begin - first)
             row += count

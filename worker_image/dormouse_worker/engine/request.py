@@ -158,7 +158,7 @@ class Request:
     def extra_keys(self, start: int, end: int) -> list[str]:
         """Return what a block depends on besides tokens, in vLLM's order: adapter, images, salt in the first."""
         adapter = self.adapter_within(end)
-        images = [each.digest.hex() for each in self.images if each.stands_in(start, end)]
+        images = [each.name.hex() for each in self.images if each.stands_in(start, end)]
         salt = [self.cache_salt] if self.cache_salt and not start else []
         return [*([adapter] if adapter else ()), *images, *salt]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.files.json_files import read_object
+from dormouse_worker.files.video_files import TOKENS, VideoSpec, read_video
 
 # How each kind of image processor is found: the folder of transformers and the name of its class.
 PROCESSORS: Mapping[str, tuple[str, str]] = {
@@ -126,6 +127,7 @@ class VisionSpec:
     numbers: Mapping[str, int]
     strategy: str = ""  # vision_feature_select_strategy, of models that have one
     max_tiles: int = 0  # rows of larger images are made fewer (vision_aspect_ratio); 0 = of none
+    video: VideoSpec | None = None  # None = it sees no videos
 
     @property
     def image_token(self) -> str:
@@ -172,6 +174,9 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
         numbers=numbers,
         strategy=str(strategy),
         max_tiles=_max_tiles(path, processor) if family.has_several else 0,
+        video=read_video(
+            path, config, {name: _token(name, usual, processor, tokenizer) for name, usual in TOKENS.items()}
+        ),
     )
 
 

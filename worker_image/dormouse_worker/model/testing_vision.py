@@ -14,6 +14,10 @@ from dormouse_worker.common.images import ImageInput
 from dormouse_worker.model.testing import EOS, write_tiny_tokenizer
 from dormouse_worker.model.testing_vision_families import CASES, IMAGE, Picture
 
+VIDEO = IMAGE + 1  # the placeholder's id
+
+Part = list[int] | Picture | tuple[Picture, ...]  # the last are steps of a video
+
 
 def write_tiny_vision_model(directory: Path, family: str, *, seed: int = 0, **text: Any) -> Path:
     """Write config, safetensors and a tokenizer; return the directory. `text` replaces fields of the text model."""
@@ -38,13 +42,32 @@ def draw_picture(family: str, seed: int) -> Picture:
     return CASES[family].draw(torch.Generator().manual_seed(seed), seed)
 
 
-def build_prompt(parts: Sequence[list[int] | Picture], folder: Path) -> tuple[list[int], list[ImageInput]]:
-    """Return a prompt's tokens, placeholders in the place of pictures, and its images, whose files are written."""
+def draw_film(family: str, num_steps: int) -> tuple[Picture, ...]:
+    """Return the steps of a video of the family."""
+    steps = [CASES[family].draw(torch.Generator().manual_seed(step), 1) for step in range(num_steps)]
+    return tuple(step for step in steps)
+
+
+def build_prompt(
+    parts: Sequence[Part], folder: Path, moments: Sequence[tuple[int, int]] = ()
+) -> tuple[list[int], list[ImageInput]]:
+    """Return a prompt's tokens, placeholders in the place of pictures, and its images, whose files are written.
+
+    Without `moments`, which are of each step of a video, each of them stands behind a token of text.
+    """
     tokens: list[int] = []
     images: list[ImageInput] = []
     for part in parts:
-        if not isinstance(part, Picture):
+        if isinstance(part, list):
             tokens += part
+            continue
+        if isinstance(part, tuple):
+            for number, step in enumerate(part):
+                tokens += [] if moments else [7]
+                images.append(
+                    _written(step, [(len(tokens), step.runs[0])], folder, moments[number] if moments else None)
+                )
+                tokens += [VIDEO] * step.runs[0]
             continue
         spans = []
         for count in part.runs:
@@ -52,11 +75,26 @@ def build_prompt(parts: Sequence[list[int] | Picture], folder: Path) -> tuple[li
             tokens += [IMAGE] * count
             if len(part.runs) > 1:
                 tokens.append(7)  # what stands between tiles
-        contents = save({name: tensor.contiguous() for name, tensor in part.tensors.items()})
-        path = folder / f"{part.digest.hex()[:16]}.safetensors"
-        path.write_bytes(contents)
-        images.append(ImageInput(part.digest, spans, path.name, len(contents), part.grid))
+        images.append(_written(part, spans, folder))
     return tokens, images
+
+
+def _written(
+    picture: Picture, spans: list[tuple[int, int]], folder: Path, moment: tuple[int, int] | None = None
+) -> ImageInput:
+    """Write what a processor made of a picture; return what the engine gets of it."""
+    contents = save({name: tensor.contiguous() for name, tensor in picture.tensors.items()})
+    path = folder / f"{picture.digest.hex()[:16]}.safetensors"
+    path.write_bytes(contents)
+    return ImageInput(picture.digest, spans, path.name, len(contents), picture.grid, moment)
+
+
+def _filmed(films: Sequence[tuple[Picture, ...]], seconds: float) -> dict[str, torch.Tensor]:
+    """Return what a processor makes of videos of which each step takes so many seconds."""
+    pixels = torch.cat([step.tensors["pixel_values"] for film in films for step in film])
+    grids = torch.tensor([[len(film), *film[0].tensors["image_grid_thw"][0, 1:].tolist()] for film in films])
+    apart = torch.full((len(films),), seconds)
+    return {"pixel_values_videos": pixels, "video_grid_thw": grids, "second_per_grid_ts": apart}
 
 
 def _joined(pictures: Sequence[Picture]) -> dict[str, torch.Tensor]:
@@ -76,16 +114,31 @@ def _joined(pictures: Sequence[Picture]) -> dict[str, torch.Tensor]:
     return arguments
 
 
-def reference_vision(directory: Path, parts: Sequence[list[int] | Picture], folder: Path, max_tokens: int) -> list[int]:
-    """Return what transformers' own greedy `generate` says after the prompt, in float32."""
+def reference_vision(
+    directory: Path,
+    parts: Sequence[Part],
+    folder: Path,
+    max_tokens: int,
+    *,
+    moments: Sequence[tuple[int, int]] = (),
+    seconds: float = 1.0,
+) -> list[int]:
+    """Return what transformers' own greedy `generate` says after the prompt, in float32.
+
+    `moments` are as in `build_prompt`; steps of a video take so many seconds each.
+    """
     model: Any = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)  # nosec B615
     model.eval()
-    tokens, _ = build_prompt(parts, folder)
+    tokens, _ = build_prompt(parts, folder, moments)
     pictures = [part for part in parts if isinstance(part, Picture)]
     arguments = _joined(pictures) if pictures else {}
     is_image = (torch.tensor([tokens]) == IMAGE).long()
-    if pictures and pictures[0].grid is not None:
-        arguments["mm_token_type_ids"] = is_image
+    if films := [part for part in parts if isinstance(part, tuple)]:
+        arguments |= _filmed(films, seconds)
+        if "2_5" not in model.config.model_type:
+            del arguments["second_per_grid_ts"]
+    if films or (pictures and pictures[0].grid is not None):
+        arguments["mm_token_type_ids"] = is_image + 2 * (torch.tensor([tokens]) == VIDEO)
     if model.config.model_type == "gemma3":
         arguments["token_type_ids"] = is_image
     generated = model.generate(

@@ -24,6 +24,7 @@ class PictureLimits:
     """What is decoded at all."""
 
     max_pixels: int
+    num_frames: int = 1  # that are as large as this one, and count together
 
 
 def decode(file: bytes, limits: PictureLimits) -> Image.Image:
@@ -48,8 +49,10 @@ def _check(opened: Image.Image, limits: PictureLimits) -> None:
     width, height = opened.size
     if width < 1 or height < 1:
         raise BadPicture(f"it is {width} × {height} pixels; allowed: at least 1 × 1")
-    if width * height > limits.max_pixels:
-        raise BadPicture(f"it is {width} × {height} pixels; allowed: {limits.max_pixels} together (--max-image-pixels)")
+    if width * height * limits.num_frames > limits.max_pixels:
+        many = f" in {limits.num_frames} frames" if limits.num_frames > 1 else ""
+        limit = f"{limits.max_pixels} together (--max-image-pixels)"
+        raise BadPicture(f"it is {width} × {height} pixels{many}; allowed: {limit}")
     if opened.format != "MPO" and getattr(opened, "is_animated", False):  # MPO: a photograph and its depth
         raise BadPicture("it is animated; allowed: one picture")
 

@@ -15,7 +15,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,13 @@ from PIL import Image
 from dormouse_worker.files.vision_files import PROCESSORS
 from dormouse_worker.front.text.orders import REFUSED, TEXT, answer_orders, encode, limit_memory, read
 from dormouse_worker.pictures.decoding import BadPicture, PictureLimits, decode
+from dormouse_worker.pictures.films import PROCESSOR, Films
 
 _LEFT_OUT = ("torch", "torchvision", "scipy", "pandas", "sklearn", "cv2")
-_NOT_ARGUMENTS = ("image_processor_type", "feature_extractor_type", "processor_class", "auto_map")
+_NOT_ARGUMENTS = (
+    *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map"),
+    *("cap_pixels_per_frame", "max_video_tokens"),  # of videos
+)
 _FACTS = ("image_sizes", "image_grid_thw", "rows", "cols", "num_patches", "num_crops", "batch_num_images")
 _ONLY_FACTS = frozenset({"rows", "cols", "num_patches", "num_crops"})  # the encoder takes no such argument
 
@@ -40,10 +45,23 @@ class Processing:
         self._arguments = setup["arguments"]
         self._max_pixels = setup["max_pixels"]
         self._key = json.dumps([setup["processor"], setup["settings"], self._arguments], sort_keys=True).encode()
-        folder, name = PROCESSORS[setup["processor"]]
-        module = importlib.import_module(f"transformers.models.{folder}.image_processing_pil_{folder}")
-        own = {name: value for name, value in setup["settings"].items() if name not in _NOT_ARGUMENTS}
-        self._processor = getattr(module, name)(**own)
+        self._processor = _make(setup["processor"], setup["settings"])
+        self._video = setup["video"]  # None = it sees none
+
+    def run_step(self, sources: Sequence[Path], target: Path, *, num_frames: int) -> str:
+        """The same of frames that are one step in time of a video of so many. Raises BadPicture."""
+        limits = PictureLimits(self._max_pixels, num_frames)
+        frames = [decode(source.read_bytes(), limits) for source in sources]
+        if len({frame.size for frame in frames}) > 1:
+            sizes = ", ".join(f"{width} × {height}" for width, height in (frame.size for frame in frames))
+            raise BadPicture(f"its frames are {sizes} pixels; allowed: all of one size")
+        with _refusing():
+            films = Films(_make(PROCESSOR, self._video["settings"]), self._video)
+            arrays, key = films.make_step(frames, num_frames)
+        digest = hashlib.sha256(key)
+        for frame in frames:
+            digest.update(frame.tobytes())
+        return _told(arrays, digest.hexdigest(), target, frame_size=list(frames[0].size))
 
     def run(self, source: Path, target: Path, *, is_of_several: bool = False) -> str:
         """Process one file, write its tensors; return what is told of them as JSON. Raises BadPicture.
@@ -55,20 +73,42 @@ class Processing:
         picture = decode(source.read_bytes(), PictureLimits(self._max_pixels))
         digest = hashlib.sha256(self._key + repr(picture.size).encode() + b"of several" * is_of_several)
         digest.update(picture.tobytes())
-        try:
+        with _refusing():
             images = [[picture, Image.new("RGB", (1, 1))]] if is_of_several else [picture]
             made = self._processor(images=images, return_tensors="np", **self._arguments)
-        except MemoryError as error:
-            raise BadPicture("it needs more memory than an image may take") from error
-        except Exception as error:  # settings of the model, sides of the picture: it can fail in any way
-            raise BadPicture(f"the model's processor refuses it: {type(error).__name__}: {error}"[:300]) from error
         arrays = {name: np.asarray(value)[: 1 if is_of_several else None] for name, value in made.items()}
-        facts = {name: arrays[name].reshape(-1).tolist() for name in _FACTS if name in arrays}
-        tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in _ONLY_FACTS}
-        _save(tensors, target)
-        shapes = {name: array.shape for name, array in tensors.items()}
-        told = {"digest": digest.hexdigest(), "shapes": shapes, "values": facts, "num_bytes": target.stat().st_size}
-        return json.dumps(told)
+        return _told(arrays, digest.hexdigest(), target)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise BadPicture for whatever a processor raises."""
+    try:
+        yield
+    except BadPicture:
+        raise
+    except MemoryError as error:
+        raise BadPicture("it needs more memory than an image may take") from error
+    except Exception as error:  # settings of the model, sides of the picture: it can fail in any way
+        raise BadPicture(f"the model's processor refuses it: {type(error).__name__}: {error}"[:300]) from error
+
+
+def _told(arrays: Mapping[str, Any], digest: str, target: Path, **more: list[int]) -> str:
+    """Write tensors; return what is told of them."""
+    import numpy as np
+
+    facts = {name: arrays[name].reshape(-1).tolist() for name in _FACTS if name in arrays} | more
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items() if name not in _ONLY_FACTS}
+    _save(tensors, target)
+    shapes = {name: array.shape for name, array in tensors.items()}
+    told = {"digest": digest, "shapes": shapes, "values": facts, "num_bytes": target.stat().st_size}
+    return json.dumps(told)
+
+
+def _make(name: str, settings: Mapping[str, Any]) -> Any:
+    folder, cls = PROCESSORS[name]
+    module = importlib.import_module(f"transformers.models.{folder}.image_processing_pil_{folder}")
+    return getattr(module, cls)(**{name: value for name, value in settings.items() if name not in _NOT_ARGUMENTS})
 
 
 def _save(tensors: Mapping[str, Any], target: Path) -> None:
@@ -85,8 +125,10 @@ def _save(tensors: Mapping[str, Any], target: Path) -> None:
 def answer(processing: Processing, order: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to an order."""
     try:
-        source, target = Path(order["source"]), Path(order["target"])
-        return {TEXT: processing.run(source, target, is_of_several=order["is_of_several"])}
+        sources, target = [Path(source) for source in order["sources"]], Path(order["target"])
+        if order["num_frames"]:
+            return {TEXT: processing.run_step(sources, target, num_frames=order["num_frames"])}
+        return {TEXT: processing.run(sources[0], target, is_of_several=order["is_of_several"])}
     except BadPicture as error:
         return {REFUSED: str(error)}
     except MemoryError:

@@ -33,7 +33,7 @@ def spec(family):
 def process(spec, tmp_path):
     """Process a picture; return its facts and its tensors."""
     setup = {"processor": spec.processor, "settings": json.loads(json.dumps(spec.settings)), "max_pixels": 10**6}
-    processing = Processing(setup | {"arguments": dict(spec.arguments)})
+    processing = Processing(setup | {"arguments": dict(spec.arguments), "video": None})
 
     def run(image, is_of_several=False):
         source, target = tmp_path / "source", tmp_path / "target"

@@ -39,8 +39,8 @@ class Seer:
         report = self.worker.get_memory_report()
         return build_engine(self.settings, report, self.counts, self.worker, clock=ManualClock())
 
-    def add(self, name, parts, *, max_tokens=MAX_TOKENS, outputs=(), **sampling):
-        tokens, images = build_prompt(parts, self.folder)
+    def add(self, name, parts, *, max_tokens=MAX_TOKENS, outputs=(), moments=(), **sampling):
+        tokens, images = build_prompt(parts, self.folder, moments)
         message = make_add(name, tokens, max_tokens=max_tokens, **sampling)
         message = msgspec.structs.replace(message, images=images, output_token_ids=list(outputs))
         assert self.engine.add(message) is None

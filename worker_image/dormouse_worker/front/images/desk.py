@@ -17,6 +17,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_worker.files.vision_files import VisionSpec
 from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
+from dormouse_worker.front.images.films import FilmFacts
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.images.placeholders import ImageFacts
 from dormouse_worker.front.text.bounded_process import BoundedProcess, Job
@@ -30,12 +31,44 @@ class ImageRefused(Exception):
     """An image cannot be used; the message is for the caller."""
 
 
+@dataclass(frozen=True, slots=True)
+class Film:
+    """A video as it came."""
+
+    frames: Sequence[bytes]
+    fps: float
+
+
+@dataclass(slots=True)
+class HeldFilm:
+    """The steps of one video."""
+
+    num_frames: int
+    fps: float
+    steps: list[ProcessedImage] = field(default_factory=list)
+
+    @property
+    def facts(self) -> FilmFacts:
+        """Return what is known of it."""
+        return FilmFacts([step.facts for step in self.steps], self.num_frames, self.fps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What becomes one file for the engine: an image, or frames that are a step of a video."""
+
+    name: str
+    files: Sequence[bytes]
+    num_frames: int = 0  # of the video; 0 = an image
+
+
 @dataclass(slots=True)
 class HeldImages:
     """The images of one request, until it ends."""
 
     files: ImageFiles | None = None
     images: list[ProcessedImage] = field(default_factory=list)
+    films: list[HeldFilm] = field(default_factory=list)
 
     @property
     def facts(self) -> list[ImageFacts]:
@@ -44,10 +77,10 @@ class HeldImages:
 
     def release(self) -> None:
         """Use them no more. Safe to call twice."""
-        for image in self.images:
+        for image in [*self.images, *(step for film in self.films for step in film.steps)]:
             assert self.files is not None, "held by somebody"
             self.files.give_back(image)
-        self.images = []
+        self.images, self.films = [], []
 
 
 @dataclass(slots=True)
@@ -83,18 +116,23 @@ class ImageDesk:
         """Start a process before it is needed."""
         await self._pool.warm()
 
-    async def hold(self, held: HeldImages, images: Sequence[bytes], *, caller: str, salt: str) -> None:
-        """Add these images, in their order; what was added is to be released also where this fails.
+    async def hold(
+        self, held: HeldImages, images: Sequence[bytes], films: Sequence[Film] = (), *, caller: str, salt: str
+    ) -> None:
+        """Add these images and videos, in their order; what was added is to be released also where this fails.
 
         Raises ImageRefused, and CallError RESOURCE_EXHAUSTED where there is no room.
         """
         held.files = self.files
         try:
-            with self._waiting(sum(map(len, images))):
+            with self._waiting(sum(map(len, [*images, *(frame for film in films for frame in film.frames)]))):
                 is_of_several = self.spec.has_several and len(images) > 1
-                for number, image in enumerate(images):
+                for number, image in enumerate(images, 1):
                     key = Key(salt, await _sha256(image), is_of_several)
-                    held.images.append(await self._one(key, image, number, caller))
+                    held.images.append(await self._one(key, _Source(f"image {number}", [image]), caller))
+                for number, film in enumerate(films, 1):
+                    held.films.append(HeldFilm(len(film.frames), film.fps))
+                    await self._hold_steps(held.films[-1], film, f"video {number}", caller=caller, salt=salt)
         except NoRoom as error:
             raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), _RETRY_S) from error
 
@@ -116,25 +154,42 @@ class ImageDesk:
         finally:
             self._num_waiting_bytes -= num_bytes
 
-    async def _one(self, key: Key, image: bytes, number: int, caller: str) -> ProcessedImage:
+    async def _hold_steps(self, held: HeldFilm, film: Film, name: str, *, caller: str, salt: str) -> None:
+        """Add a video's steps, one after the other. Raises ImageRefused, NoRoom."""
+        assert self.spec.video is not None, "who sees no videos refuses them before"
+        step, num_frames = self.spec.video.step, len(film.frames)
+        for start in range(0, num_frames, step):
+            frames = film.frames[start : start + step]
+            source = _Source(f"{name}, frames {start + 1} to {start + len(frames)},", frames, num_frames)
+            key = Key(salt, await _sha256_of_all(frames), num_frames=num_frames)
+            made = await self._one(key, source, caller)
+            held.steps.append(made)
+            size, first = (each.facts.values["frame_size"] for each in (made, held.steps[0]))
+            if size != first:
+                words = f"{source.name} cannot be used: they are {size[0]} × {size[1]} pixels"
+                raise ImageRefused(f"{words}; allowed: {first[0]} × {first[1]}, as the first ones")
+            if (whole := made.num_bytes * -(-num_frames // step)) > self.files.budget_bytes:
+                raise ImageRefused(f"{name} cannot be used: its tensors take {whole} bytes; {self.files.limit}")
+
+    async def _one(self, key: Key, source: _Source, caller: str) -> ProcessedImage:
         if (known := self.files.find(key)) is not None:
             return known
         self.files.check_room()
         try:
-            await self._made(key, image, caller)
+            await self._made(key, source, caller)
         except ImageRefused as error:
-            raise ImageRefused(f"image {number + 1} cannot be used: {error}") from error
+            raise ImageRefused(f"{source.name} cannot be used: {error}") from error
         if (made := self.files.take(key)) is None:
             raise NoRoom(f"images of {self.files.used_bytes} bytes are in use; {self.files.limit}")
         return made
 
-    async def _made(self, key: Key, image: bytes, caller: str) -> None:
+    async def _made(self, key: Key, source: _Source, caller: str) -> None:
         """Wait until an image is there; the last one who leaves takes it along. Raises ImageRefused, NoRoom."""
         making = self._making.get(key)
         if making is None:
             self._count += 1
             making = self._making[key] = _Making(self.folder / f"{self._prefix}-{self._count}.safetensors")
-            making.task = asyncio.create_task(self._make(key, making, image, caller))
+            making.task = asyncio.create_task(self._make(key, making, source, caller))
         assert making.task is not None, "begun where it was made"
         making.num_waiting += 1
         try:
@@ -147,9 +202,9 @@ class ImageDesk:
                 making.target.unlink(missing_ok=True)
                 self._making.pop(key, None)
 
-    async def _make(self, key: Key, making: _Making, image: bytes, caller: str) -> None:
+    async def _make(self, key: Key, making: _Making, source: _Source, caller: str) -> None:
         try:
-            told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, image, key)))
+            told = json.loads(await self._pool.run(caller, lambda process: self._process(process, making, source, key)))
             facts = ImageFacts(told["shapes"], told["values"])
             digest = _salted(bytes.fromhex(told["digest"]), key.salt)
             self.files.add(key, ProcessedImage(making.target, told["num_bytes"], digest, facts))
@@ -157,20 +212,23 @@ class ImageDesk:
             if self._making.get(key) is making:
                 del self._making[key]
 
-    def _process(self, process: BoundedProcess, making: _Making, image: bytes, key: Key) -> str:
+    def _process(self, process: BoundedProcess, making: _Making, source: _Source, key: Key) -> str:
         """Have one image processed; in a thread."""
-        source = self._own / making.target.with_suffix(".image").name
+        paths = [self._own / f"{making.target.stem}-{place}.image" for place in range(len(source.files))]
+        order = {"sources": [*map(str, paths)], "target": str(making.target), "num_frames": source.num_frames}
         try:
-            source.write_bytes(image)
-            order = {"source": str(source), "target": str(making.target), "is_of_several": key.is_of_several}
-            return process.ask(order)
+            for path, file in zip(paths, source.files, strict=True):
+                path.write_bytes(file)
+            return process.ask({**order, "is_of_several": key.is_of_several})
         except OSError as error:
-            raise NoRoom(f"an image of {len(image)} bytes does not fit {source.parent}: {error.strerror}") from error
+            size = sum(map(len, source.files))
+            raise NoRoom(f"an image of {size} bytes does not fit {self._own}: {error.strerror}") from error
         except BaseException:
             making.target.unlink(missing_ok=True)
             raise
         finally:
-            source.unlink(missing_ok=True)
+            for path in paths:
+                path.unlink(missing_ok=True)
             if making.is_left:
                 making.target.unlink(missing_ok=True)
 
@@ -192,6 +250,7 @@ def _setup(spec: VisionSpec, limits: ImageLimits, budget_bytes: int) -> dict[str
         "processor": spec.processor,
         "settings": dict(spec.settings),
         "arguments": dict(spec.arguments),
+        "video": spec.video and {"settings": dict(spec.video.settings), "is_budgeted": spec.video.is_budgeted},
         "max_pixels": limits.max_pixels,
         "memory_bytes": limits.memory_bytes,
         "max_tensor_bytes": min(limits.max_tensor_bytes, budget_bytes),
@@ -202,6 +261,10 @@ def _setup(spec: VisionSpec, limits: ImageLimits, budget_bytes: int) -> dict[str
 def _salted(digest: bytes, salt: str) -> bytes:
     """Return the name of an image's rows: who may not share prefixes shares none, nor learns from their time."""
     return hashlib.sha256(digest + salt.encode()).digest() if salt else digest
+
+
+async def _sha256_of_all(files: Sequence[bytes]) -> bytes:
+    return hashlib.sha256(b"".join([await _sha256(file) for file in files])).digest()
 
 
 async def _sha256(image: bytes) -> bytes:

@@ -17,8 +17,9 @@ class Key(NamedTuple):
     """By what an image is found: who may not share prefixes shares nothing."""
 
     salt: str
-    sha256: bytes  # of the file as it came
+    sha256: bytes  # of the file as it came; of frames
     is_of_several: bool = False  # of images in one chat, where that makes a difference
+    num_frames: int = 0  # of the video, of frames that are a step of it
 
 
 class NoRoom(Exception):

@@ -6,6 +6,7 @@ The texts are those of transformers' processors (`replace_image_token` of each).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,13 +35,17 @@ class WrongCount(ValueError):
     """The text does not have one place for each image."""
 
 
-def expand(text: str, spec: VisionSpec, images: Sequence[ImageFacts]) -> str:
-    """Return the text with each marker replaced by what stands for its image. Raises WrongCount."""
-    pieces = text.split(spec.marker)
-    if len(pieces) - 1 != len(images):
-        raise WrongCount(f"{len(pieces) - 1} places of {spec.marker} for {len(images)} images")
-    said = [_KINDS[spec.kind](spec, image) for image in images]
-    return pieces[0] + "".join(map("".join, zip(said, pieces[1:], strict=True)))
+def expand(text: str, spec: VisionSpec, images: Sequence[ImageFacts], films: Sequence[str] = ()) -> str:
+    """Return the text with each marker replaced by what stands for its image, or its video. Raises WrongCount."""
+    said = {spec.marker: [_KINDS[spec.kind](spec, image) for image in images]}
+    if spec.video is not None:
+        said[spec.video.marker] = [*films]
+    for marker, each in said.items():
+        if (count := text.count(marker)) != len(each):
+            kind = "images" if marker == spec.marker else "videos"
+            raise WrongCount(f"{count} places of {marker} for {len(each)} {kind}")
+    left = {marker: iter(each) for marker, each in said.items()}
+    return re.sub("|".join(map(re.escape, said)), lambda found: next(left[found[0]]), text)
 
 
 def find_spans(token_ids: Sequence[int], spec: VisionSpec, images: Sequence[ImageFacts]) -> list[list[Span]]:
@@ -51,12 +56,12 @@ def find_spans(token_ids: Sequence[int], spec: VisionSpec, images: Sequence[Imag
         raise WrongCount(f"{len(places)} tokens of images for {sum(rows)} rows of {len(images)} images")
     spans, start = [], 0
     for num_rows in rows:
-        spans.append(_runs(places[start : start + num_rows]))
+        spans.append(runs_of(places[start : start + num_rows]))
         start += num_rows
     return spans
 
 
-def _runs(places: Sequence[int]) -> list[Span]:
+def runs_of(places: Sequence[int]) -> list[Span]:
     """Return ascending places as runs without gaps."""
     runs: list[Span] = []
     for place in places:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
 
-from dormouse_api.images import images_of
+from dormouse_api.images import images_of, videos_of
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import EngineStatus
-from dormouse_worker.front.images.desk import HeldImages, ImageDesk, ImageRefused
-from dormouse_worker.front.images.placeholders import WrongCount, expand, find_spans
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.images.desk import Film, HeldImages, ImageDesk, ImageRefused
+from dormouse_worker.front.images.files import ProcessedImage
+from dormouse_worker.front.images.films import USUAL_FPS, film_text, find_films, moments
+from dormouse_worker.front.images.placeholders import Span, WrongCount, expand, find_spans
+from dormouse_worker.front.requests.validation import refuse, refuse_parts
 
-_LIMIT = "one place for each image, and no such token in the text"
+_LIMIT = "one place for each image and video, and no such token in the text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +30,64 @@ class Sight:
 
     async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
         """Have the chat's images processed, and hold them. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
+        if not self.sees_videos:
+            refuse_parts(chat, ("video",), "text and images: this model sees no videos")
         try:
-            await self.desk.hold(held, list(images_of(chat)), caller=caller, salt=salt)
+            films = [Film(list(video.frames), video.fps or USUAL_FPS) for video in videos_of(chat)]
+            await self.desk.hold(held, list(images_of(chat)), films, caller=caller, salt=salt)
         except ImageRefused as error:
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"chat.messages is not to be seen: {error}") from error
 
     def expanded(self, text: str, held: HeldImages) -> str:
         """Return a rendered chat with what stands for its images. Raises CallError INVALID_ARGUMENT."""
-        if not held.images:
+        if not held.images and not held.films:
             return text
+        spec = self.desk.spec
+        films = [] if spec.video is None else [film_text(spec.video, film.facts) for film in held.films]
         try:
-            return expand(text, self.desk.spec, held.facts)
+            return expand(text, spec, held.facts, films)
         except WrongCount as error:
             refuse("chat.messages", str(error), _LIMIT)
 
     def inputs(self, prompt: Sequence[int], held: HeldImages) -> list[ImageInput]:
-        """Return what the engine gets of the images. Raises CallError INVALID_ARGUMENT."""
-        if not held.images:
-            return []
+        """Return what the engine gets of images and videos. Raises CallError INVALID_ARGUMENT."""
         try:
-            spans = find_spans(prompt, self.desk.spec, held.facts)
+            found = [*self._images(prompt, held), *self._films(prompt, held)]
         except WrongCount as error:
             refuse("chat.messages", str(error), _LIMIT)
-        return [
-            ImageInput(image.digest, where, image.path.name, image.num_bytes, image.facts.grid)
-            for image, where in zip(held.images, spans, strict=True)
-        ]
+        return sorted(found, key=lambda image: image.start)
+
+    def num_video_tokens(self, prompt: Sequence[int], held: HeldImages) -> int:
+        """Return how many of the prompt's tokens stand for frames of videos."""
+        video = self.desk.spec.video
+        return prompt.count(video.token_id) if video is not None and held.films else 0
+
+    @property
+    def sees_videos(self) -> bool:
+        """Return whether videos are seen, too."""
+        return self.desk.spec.video is not None
+
+    def _images(self, prompt: Sequence[int], held: HeldImages) -> Iterator[ImageInput]:
+        if held.images:
+            for image, spans in zip(held.images, find_spans(prompt, self.desk.spec, held.facts), strict=True):
+                yield _input(image, spans)
+
+    def _films(self, prompt: Sequence[int], held: HeldImages) -> Iterator[ImageInput]:
+        video = self.desk.spec.video
+        if video is None or not held.films:
+            return
+        found = find_films(prompt, video, [film.facts for film in held.films])
+        for film, of_steps in zip(held.films, found, strict=True):
+            for step, spans, moment in zip(film.steps, of_steps, moments(video, film.facts), strict=True):
+                yield _input(step, spans, moment)
 
     def begins_bare(self, text: str) -> bool:
         """Return whether a rendered chat lacks the first token: transformers' processors, unlike tokenizers, add it."""
         return not (self.bos_token and text.startswith(self.bos_token))
+
+
+def _input(image: ProcessedImage, spans: list[Span], moment: tuple[int, int] | None = None) -> ImageInput:
+    return ImageInput(image.digest, spans, image.path.name, image.num_bytes, image.facts.grid, moment)
 
 
 def check_rows(images: Sequence[ImageInput], engine: EngineStatus) -> None:

@@ -24,6 +24,7 @@ class Facts:
     chosen: ChosenModel = BASE
     logprob_token_ids: Sequence[int] = ()
     num_image_tokens: int = 0
+    num_video_tokens: int = 0
 
 
 class Reply:
@@ -83,7 +84,7 @@ class Reply:
             usage = response.usage
             usage.prompt_tokens = len(self._facts.prompt_token_ids)
             usage.completion_tokens = sum(stream.num_tokens for stream in self._streams)
-            usage.image_tokens = self._facts.num_image_tokens
+            usage.image_tokens, usage.video_tokens = self._facts.num_image_tokens, self._facts.num_video_tokens
             usage.cached_tokens = self._streams[0].cached_tokens
             usage.accepted_prediction_tokens = sum(stream.accepted_prediction_tokens for stream in self._streams)
             usage.rejected_prediction_tokens = sum(stream.rejected_prediction_tokens for stream in self._streams)

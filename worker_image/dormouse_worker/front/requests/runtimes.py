@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import grpc
 
-from dormouse_api.images import images_of
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.front.requests.answer_parts import Parsing
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.requests.validation import refuse, refuse_images
 
 OURS = "dormouse"
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # of vLLM's, which refuses what is above and raises what is below
@@ -26,8 +25,7 @@ def check_runtime(request: pb.GenerateRequest, runtime: str) -> None:
         refuse("sampling_params.structured_outputs", "set", limit)
     if request.sampling_params.logprob_token_ids:
         refuse("sampling_params.logprob_token_ids", "set", limit)
-    if any(True for _ in images_of(request.chat)):
-        refuse("chat.messages", "one with an image", f"text only: this worker's runtime is {runtime}")
+    refuse_images(request.chat, f"this worker's runtime is {runtime}")
 
 
 def check_unbound(parsing: Parsing | None, runtime: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NoReturn
 
 import grpc
 from google.protobuf import struct_pb2
 
-from dormouse_api.images import BadImage, check_images, images_of, num_image_bytes
+from dormouse_api.images import BadImage, check_chat_images, num_image_bytes
 from dormouse_api.limits import (
     MAX_ADDRESS_CHARS,
     MAX_CHAT_MESSAGES,
@@ -164,11 +164,11 @@ def check_parts(chat: pb.Chat) -> None:
             refuse(field, "set beside content", "one of the two")
         for place, part in enumerate(message.parts):
             if part.WhichOneof("part") is None:
-                refuse(f"{field}[{place}]", "empty", "text or an image")
+                refuse(f"{field}[{place}]", "empty", "text, an image or a video")
             if part.WhichOneof("part") == "image_sha256":
                 refuse(f"{field}[{place}]", "an image by its digest", "the image, which gateways put there")
     try:
-        check_images(images_of(chat))
+        check_chat_images(chat)
     except BadImage as error:
         refuse("chat.messages", error.value, error.limit)
     if chat.continue_final_message and chat.messages[-1].parts:
@@ -176,11 +176,16 @@ def check_parts(chat: pb.Chat) -> None:
 
 
 def refuse_images(chat: pb.Chat, why: str) -> None:
-    """Raise CallError INVALID_ARGUMENT naming the first image, if there is one."""
+    """Raise CallError INVALID_ARGUMENT naming the first image or video, if there is one."""
+    refuse_parts(chat, ("image", "video"), f"text only: {why}")
+
+
+def refuse_parts(chat: pb.Chat, kinds: Collection[str], limit: str) -> None:
+    """Raise CallError INVALID_ARGUMENT naming the first part of these kinds, if there is one."""
     for number, message in enumerate(chat.messages):
         for place, part in enumerate(message.parts):
-            if part.WhichOneof("part") == "image":
-                refuse(f"chat.messages[{number}].parts[{place}].image", "set", f"text only: {why}")
+            if (kind := part.WhichOneof("part")) in kinds:
+                refuse(f"chat.messages[{number}].parts[{place}].{kind}", "set", limit)
 
 
 def _check_key_order(field: str, structs: Sequence[struct_pb2.Struct], key_order: Sequence[str]) -> None:

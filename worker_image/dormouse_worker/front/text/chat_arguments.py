@@ -38,5 +38,5 @@ def message_dict(message: pb.ChatMessage) -> Mapping[str, Any]:
 
 
 def _part_dict(part: pb.ContentPart) -> Mapping[str, str]:
-    is_image = part.WhichOneof("part") == "image"
-    return {"type": "image"} if is_image else {"type": "text", "text": part.text}
+    kind = part.WhichOneof("part") or "text"
+    return {"type": "text", "text": part.text} if kind == "text" else {"type": kind}

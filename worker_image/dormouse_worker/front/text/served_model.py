@@ -74,6 +74,10 @@ class Model:
         """Return what the engine gets of the images. Raises CallError INVALID_ARGUMENT."""
         return [] if self.sight is None else self.sight.inputs(prompt, held)
 
+    def num_video_tokens(self, prompt: Sequence[int], held: HeldImages) -> int:
+        """Return how many of the prompt's tokens stand for frames of videos."""
+        return 0 if self.sight is None else self.sight.num_video_tokens(prompt, held)
+
     async def prompt_token_ids(
         self, request: pb.GenerateRequest, caller: str, max_model_len: int, held: HeldImages | None = None
     ) -> list[int]:
@@ -188,6 +192,7 @@ class Model:
             embedding_size=loaded.embedding_size if loaded is not None else 0,
             labels=loaded.labels if loaded is not None else (),
             sees_images=self.sight is not None,
+            sees_videos=self.sight is not None and self.sight.sees_videos,
         )
 
     async def warm(self, engine: EngineStatus) -> None:

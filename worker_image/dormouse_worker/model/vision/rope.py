@@ -1,7 +1,10 @@
 """Positions in time, height and width, of models whose rotary embedding turns by all three.
 
 As Qwen2-VL has them: text counts up in all three alike; an image's rows count from where it begins along its own axes,
-and what follows goes on behind the largest of them. Images without text between them follow each other.
+and what follows goes on behind its height and width. Images without text between them follow each other.
+
+Steps of a video begin together in height and width, each as far in time as the front says. What follows goes on from
+height and width alone, however long the video is; so does an answer, as in transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -22,13 +25,17 @@ def prompt_positions(images: Sequence[ImageInput], num_tokens: int, merge: int) 
     `merge` patches in height and in width make one row.
     """
     parts: list[Ints] = []
-    end = position = 0
+    end = position = film = 0
     for image in images:
         time, height, width = _rows_of(image, merge)
         parts.append(_text(position, image.start - end))
         position += image.start - end
-        parts.append(np.indices((time, height, width)).reshape(3, -1) + position)
-        position += max(height, width)
+        number, time_behind = image.moment or (0, 0)
+        film = film if number else position
+        rows = np.indices((time, height, width)).reshape(3, -1) + film
+        rows[0] += time_behind
+        parts.append(rows)
+        position = film + max(height, width)
         end = image.end
     parts.append(_text(position, num_tokens + 1 - end))
     return np.concatenate(parts, axis=1)
