@@ -61,6 +61,7 @@ def generated(count: int, seed: int) -> list[Mapping[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 async def test_generated_resources_are_judged_one_by_one_and_harm_nobody(world: World, request: Any) -> None:
     """F13: what passes the schema gets a verdict with a reason; the process lives and logs no traceback."""
     specs = await judge_all(world, generated, 50, request.config.getoption("randomly_seed", 0) or 0)

@@ -109,6 +109,7 @@ async def test_who_is_called_has_the_gpu_and_an_idle_neighbour_sleeps_for_it(hou
     assert (marks.most_awake, marks.over_size_bytes) == (1, 0)
 
 
+@pytest.mark.slow
 async def test_who_starts_beside_one_that_is_awake_says_what_it_lacks_and_starts_anew_with_its_pod(
     house: House,
 ) -> None:

@@ -76,7 +76,10 @@ def test_a_worker_that_runs_ahead_answers_the_same(kit):
     assert len(rows) == 5
 
 
-@pytest.mark.parametrize("case", [adapter_case, bound_case, draft_case, quantized_case, swap_case, task_case])
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in (adapter_case, quantized_case, task_case)]
+
+
+@pytest.mark.parametrize("case", [bound_case, draft_case, swap_case, *SLOW])
 def test_a_rank_that_is_asked_answers_as_the_cpu_does(kit, case):
     assert set(verdicts(case.run(kit)).values()) == {True}
 

@@ -111,6 +111,7 @@ def test_attention_stops_in_time_and_counts_each_result_once():
 
 
 @pytest.mark.timeout(300)  # each process imports all that a GPU would run, on a machine that may be busy
+@pytest.mark.slow
 def test_cases_run_apart_and_one_that_can_not_hinders_no_other():
     outcomes = {
         outcome.name: outcome for outcome in run_apart("gpu-test", [Case("spike", None), Case("unknown", None)])

@@ -202,7 +202,7 @@ def test_a_killed_program_that_fetches_is_a_failure_that_is_tried_again(start, h
     worker.close()
 
 
-@pytest.mark.parametrize("phase", ["fetch", "matrices"])
+@pytest.mark.parametrize("phase", ["fetch", pytest.param("matrices", marks=pytest.mark.slow)])
 def test_a_front_killed_while_an_adapter_is_loaded_leaves_nothing_that_the_next_one_minds(
     start, hub, expected, tmp_path, phase
 ):

@@ -24,6 +24,7 @@ def file(tmp_path_factory) -> Path:
     return demo_model.find(folder, demo_model.SOURCE)
 
 
+@pytest.mark.slow  # a minute and a half of a whole model, whose parts are held against transformers elsewhere
 def test_a_worker_on_a_file_gives_transformers_tokens_before_and_after_each_sleep(start_worker, file):
     worker = start_worker(file, *FLAGS)
     worker.start()

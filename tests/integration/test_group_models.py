@@ -40,7 +40,10 @@ class Group:
         self.num_gpu_blocks = 0  # once agreed
 
 
-@pytest.fixture(scope="module", params=[(1, 2), (2, 2)], ids=["P2", "T2xP2"])
+FOUR_RANKS = pytest.param((2, 2), id="T2xP2", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=[pytest.param((1, 2), id="P2"), FOUR_RANKS])
 def group(request, start_worker, tiny_model, tmp_path_factory):
     model = own_copy(tiny_model, tmp_path_factory.mktemp("group") / "model")
     group = Group(start_worker, model, *request.param)
