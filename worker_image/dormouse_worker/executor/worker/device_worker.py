@@ -59,8 +59,8 @@ class DeviceWorker(SleepingWorker):
 
         The ranks of a stage share a pod's cores, unless the settings say how many a rank has.
         """
-        threads, told = self.host.num_threads(self.settings.threads), self.settings.threads
-        self.set_num_threads(threads if told else max(1, threads // layout.tensor))
+        threads = self.host.num_threads(self.settings.threads)
+        self.set_num_threads(threads if self.settings.threads else max(1, threads // layout.tensor))
         self._device = self.make_device()
         self._meter = self.make_meter(self._device)
         return self._meter

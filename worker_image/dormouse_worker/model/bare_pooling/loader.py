@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BareRunner:
-    """Computes passes. Implements `executor.worker.pooling_worker.Runner`."""
+    """Computes passes: hidden states, then a vector of each text."""
 
     encoder: NativeEncoder
     made: Made
