@@ -3,30 +3,35 @@
 Decisions: 16 questions of 30 tokens about a state of 2,000, beside one prompt of as many tokens as are computed once;
 and 400 questions, as many as a call may have. The state is new each time.
 Vectors: 128 texts of 16 to 256 tokens, of encoders with the shapes of MiniLM and BERT-base and random weights, beside
-transformers in padded batches of 32 texts sorted by length, which is what sentence-transformers computes. Both in
-float32, and ours in bfloat16.
+transformers in padded batches of 32 texts sorted by length, which is what sentence-transformers computes, and beside
+OpenVINO in the same batches if `make bench-vector-peers` was run. All in float32, ours in bfloat16, too; in turns.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from bench.helpers import Helper, environment
 from bench.limits import use_threads
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
 from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
+from bench.vector_ask import Embed, Embedded
+from bench.vector_env import PEERS as VECTOR_PEERS
 from dormouse_worker.common.commands import Command, InitializeCache, Shutdown
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import (
@@ -52,6 +57,9 @@ NUM_TEXTS, SHORTEST, LONGEST = 128, 16, 256
 PADDED_TEXTS = 32  # of one batch, as sentence-transformers has it
 ENCODERS = {"MiniLM": (384, 6, 12, 1536), "BERT-base": (768, 12, 12, 3072)}
 VOCAB_SIZE = 30522
+VECTOR_GOALS = {"padded batches in float32": 2, "OpenVINO in float32": 1.1}
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 LONG_TEXT_TOKENS, KEPT_TOKENS = 200_000, 512
 
 
@@ -148,19 +156,41 @@ def _vectors(name: str, directory: Path, options: Options, console: Console) -> 
     rng = random.Random(7)
     lengths = [rng.randint(SHORTEST, LONGEST) for _ in range(options.count or NUM_TEXTS)]
     texts = [[rng.randrange(1000, VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    peer = _best(options, lambda: padded(module, texts))
-    for dtype in ("float32", "bfloat16"):
-        side = Side(EngineSettings(model=str(directory), dtype=dtype, task="embed", threads=options.threads))
-        names = count()
-        ours = _best(options, lambda: side.seconds(AddPooling(str(next(names)), texts)))  # noqa: B023  called at once
-        side.run_command(Shutdown())
-        console.print(f"  {name} {dtype}: {ours:.3f} s, peer {peer:.3f} s", highlight=False)
-        what = f"vectors, {name}-shaped, {SHORTEST} to {LONGEST} tokens, {dtype} beside padded batches in float32"
-        yield Row(what, len(texts) / ours, "texts/s", len(texts) / peer, RatioAtLeast(2))
+    with ExitStack() as opened:
+        peers: dict[str, Callable[[], float]] = {"padded batches in float32": lambda: padded(module, texts)}
+        if VECTOR_PEERS.is_made:
+            peers["OpenVINO in float32"] = _openvino(directory, ENCODERS[name][2], texts, options, opened)
+        ours = {dtype: _ours(directory, dtype, texts, options, opened) for dtype in DTYPES}
+        laps = [{way: once() for way, once in (peers | ours).items()} for _ in range(options.reps + 1)]
+    best = {way: min(lap[way] for lap in laps) for way in laps[0]}
+    console.print(f"  {name}: {best}", highlight=False)
+    for dtype in ours:
+        for peer in peers:
+            what = f"vectors, {name}-shaped, {SHORTEST} to {LONGEST} tokens, {dtype} beside {peer}"
+            goal = RatioAtLeast(VECTOR_GOALS[peer])
+            yield Row(what, len(texts) / best[dtype], "texts/s", len(texts) / best[peer], goal)
 
 
-def _best(options: Options, once: Callable[[], float]) -> float:
-    return min(once() for _ in range(options.reps + 1))
+def _ours(
+    directory: Path, dtype: Dtype, texts: list[list[int]], options: Options, opened: ExitStack
+) -> Callable[[], float]:
+    """Return what has our engine embed the texts, and the seconds that it takes."""
+    side, names = (
+        Side(EngineSettings(model=str(directory), dtype=dtype, task="embed", threads=options.threads)),
+        count(),
+    )
+    opened.callback(side.run_command, Shutdown())
+    return lambda: side.seconds(AddPooling(str(next(names)), texts))
+
+
+def _openvino(
+    directory: Path, heads: int, texts: list[list[int]], options: Options, opened: ExitStack
+) -> Callable[[], float]:
+    """Return the same for OpenVINO, in a process that rests meanwhile."""
+    arguments = (str(directory), str(heads), str(options.threads or len(os.sched_getaffinity(0))))
+    helper = Helper("bench.vector_peer", *arguments, python=VECTOR_PEERS.python, env=environment(), rests=True)
+    opened.enter_context(helper)
+    return lambda: helper.ask(Embed(texts), Embedded).seconds
 
 
 def write_encoder(directory: Path, hidden: int, layers: int, heads: int, inner: int) -> Any:
