@@ -154,6 +154,19 @@ def test_the_ladder_has_its_delays_and_null_is_never():
     assert deployment(lifecycle={"level1AfterSeconds": 5}).lifecycle.zero_after_s is None
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"parallelism": {"pipeline": 2}}, r"spec\.lifecycle\.spares needs spec\.parallelism\.pipeline 1"),
+        ({"gpu": {"pool": {"name": "p"}}}, r"spec\.lifecycle\.spares cannot be set beside spec\.gpu\.pool"),
+    ],
+)
+def test_spares_are_for_replicas_of_one_pod_outside_of_pools(more, words):
+    assert deployment(lifecycle={"spares": 2}).lifecycle.spares == 2
+    with pytest.raises(SpecError, match=words):
+        deployment(lifecycle={"spares": 2}, **more)
+
+
 @pytest.mark.parametrize("parallelism", [{"tensor": 2}, {"pipeline": 2}])
 def test_a_spare_engine_is_for_single_ranks(parallelism):
     assert deployment(lifecycle={"spareEngine": True}).lifecycle.spare_engine
