@@ -1,4 +1,4 @@
-"""Makes the environment in which OpenVINO computes encoders: `python -m bench.vector_env`. It is measured, never used."""
+"""Makes the environment in which OpenVINO computes encoders: `python -m bench.vector_env`. Measured, never used."""
 
 from __future__ import annotations
 
