@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.model.bare_pooling.config import UNUSED, EncoderConfig, read_encoder, shapes_of
@@ -13,7 +11,7 @@ from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.pooling.made import read_made
 
-DTYPE, STORED = np.dtype(np.float32), "F32"  # what is computed in, and its name in a file
+DTYPE, STORED = "float32", "F32"  # what is computed in, and its name in a file
 
 
 def read_embedder(settings: EngineSettings, files: ModelFiles) -> EncoderConfig | Unfit:
@@ -30,7 +28,7 @@ def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFi
         yield "its weights lie in a GGUF file"
     if settings.quantization != NONE:
         yield f"quantization is {settings.quantization}"
-    if (dtype := resolve_dtype(settings.dtype, files.config)) not in (DTYPE.name, ""):
+    if (dtype := resolve_dtype(settings.dtype, files.config)) not in (DTYPE, ""):
         yield f"its type is {dtype}"
     wanted, stored = shapes_of(config), files.tensors
     if odd := sorted((wanted.keys() ^ stored.keys()) - UNUSED):

@@ -67,7 +67,7 @@ class BarePooler:
         report, pooling = self.load_report, self.runner.made.pooling
         return ModelInfo(
             self.num_parameters,
-            DTYPE.name,
+            DTYPE,
             report.num_bytes,
             report.seconds,
             compute_path=f"{NATIVE} {self.kernels.name}, without torch",
@@ -88,7 +88,7 @@ def load_embedder(settings: EngineSettings, device: Device, kernels: Kernels) ->
     if isinstance(config, Unfit):  # it changed since
         raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
     max_model_len = resolve_length(config.max_position_embeddings - config.first_position, settings, made)
-    plan = plan_plain(shapes_of(config), DTYPE, ())
+    plan = plan_plain(shapes_of(config), np.dtype(DTYPE), ())
     weights = reserve(settings, device, plan)
     try:
         report = weights.load(settings.load_format)
