@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import ModelFiles
@@ -35,13 +35,17 @@ def _differences(settings: EngineSettings, config: BareConfig, files: ModelFiles
     dtype = resolve_dtype(settings.dtype, files.config)
     if dtype not in STORED:
         yield f"its type is {dtype or 'not told'}"
-    yield from _odd_tensors(shapes_of(config), files.tensors, STORED[dtype])
+    yield from odd_tensors(shapes_of(config), files.tensors, STORED[dtype])
 
 
-def _odd_tensors(
-    wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, StoredTensor], dtype: str
+def odd_tensors(
+    wanted: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, StoredTensor],
+    dtype: str,
+    unused: Set[str] = frozenset(),
 ) -> Iterator[str]:
-    if odd := sorted(wanted.keys() ^ stored.keys()):
+    """Yield where files differ from the shapes that are wanted, in this type; tensors of `unused` may be there."""
+    if odd := sorted((wanted.keys() ^ stored.keys()) - unused):
         yield f"its files differ in {odd[0]} from what config.json describes"
     for name, shape in wanted.items():
         if (stored[name].dtype, stored[name].shape) != (dtype, shape):

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.model_files import ModelFiles
+from dormouse_worker.model.bare.choose import STORED, odd_tensors
 from dormouse_worker.model.bare_pooling.config import UNUSED, EncoderConfig, read_encoder, shapes_of
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.pooling.made import read_made
 
-DTYPE, STORED = "float32", "F32"  # what is computed in, and its name in a file
+DTYPE = "float32"  # what is computed in, and what the files have
 
 
 def read_embedder(settings: EngineSettings, files: ModelFiles) -> EncoderConfig | Unfit:
@@ -30,11 +31,6 @@ def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFi
         yield f"quantization is {settings.quantization}"
     if (dtype := resolve_dtype(settings.dtype, files.config)) not in (DTYPE, ""):
         yield f"its type is {dtype}"
-    wanted, stored = shapes_of(config), files.tensors
-    if odd := sorted((wanted.keys() ^ stored.keys()) - UNUSED):
-        yield f"its files differ in {odd[0]} from what config.json describes"
-    for name, shape in wanted.items():
-        if (stored[name].dtype, stored[name].shape) != (STORED, shape):
-            yield f"{name} is {stored[name].dtype} {list(stored[name].shape)}, not {STORED} {list(shape)}"
+    yield from odd_tensors(shapes_of(config), files.tensors, STORED[DTYPE], UNUSED)
     if read_made(settings, files).pooling.dense:
         yield "a layer stands behind its pooling"
