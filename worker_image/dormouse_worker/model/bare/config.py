@@ -7,7 +7,7 @@ own, says so, and leaves the model to transformers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -120,18 +120,29 @@ def read_config(config: Mapping[str, Any]) -> BareConfig | Unfit:
 
 def _misfits(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs; later checks may rely on what earlier ones would have yielded."""
+    needed = (*_SIZES, "rms_norm_eps", *(("sliding_window",) if config.get("model_type") == "mistral" else ()))
+    yield from odd_words(config, FAMILIES, _READ | _SAY_NOTHING, _FIXED, needed)
+    yield from _wrong_values(config)
+
+
+def odd_words(
+    config: Mapping[str, Any],
+    families: Mapping[str, str],
+    known: Set[str],
+    fixed: Mapping[str, object],
+    needed: Sequence[str],
+) -> Iterator[str]:
+    """Yield where a configuration is of none of these families, or says what is not known, not this, or too little."""
     kind = config.get("model_type")
-    if not isinstance(kind, str) or config.get("architectures") != [FAMILIES.get(kind)]:
-        yield f"config.json describes no {' or '.join(FAMILIES.values())}"
-    if unknown := sorted(config.keys() - _READ - _SAY_NOTHING):
+    if not isinstance(kind, str) or config.get("architectures") != [families.get(kind)]:
+        yield f"config.json describes no {' or '.join(families.values())}"
+    if unknown := sorted(config.keys() - known):
         yield f"config.json says {unknown[0]}, which is not known here"
-    for name, value in _FIXED.items():
+    for name, value in fixed.items():
         if config.get(name, value) != value:
             yield f"{name} is {config[name]!r}"
-    needed = (*_SIZES, "rms_norm_eps", *(("sliding_window",) if kind == "mistral" else ()))
     if missing := [name for name in needed if name not in config]:
         yield f"config.json has no {missing[0]}"
-    yield from _wrong_values(config)
 
 
 def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from dormouse_worker.model.bare.config import odd_words
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
@@ -109,17 +110,8 @@ def read_encoder(config: Mapping[str, Any]) -> EncoderConfig | Unfit:
 
 def _misfits(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs; later checks may rely on what earlier ones would have yielded."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or config.get("architectures") != [FAMILIES.get(kind)]:
-        yield f"config.json describes no {' or '.join(FAMILIES.values())}"
-    if unknown := sorted(config.keys() - _READ - _SAY_NOTHING):
-        yield f"config.json says {unknown[0]}, which is not known here"
-    for name, value in _FIXED.items():
-        if config.get(name, value) != value:
-            yield f"{name} is {config[name]!r}"
-    needed = (*_SIZES, "layer_norm_eps", *(() if kind == "bert" else ("pad_token_id",)))
-    if missing := [name for name in needed if name not in config]:
-        yield f"config.json has no {missing[0]}"
+    needed = (*_SIZES, "layer_norm_eps", *(() if config.get("model_type") == "bert" else ("pad_token_id",)))
+    yield from odd_words(config, FAMILIES, _READ | _SAY_NOTHING, _FIXED, needed)
     yield from _wrong_values(config)
 
 
