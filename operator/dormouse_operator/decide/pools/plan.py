@@ -78,7 +78,7 @@ def plan_pool(observed: PoolObserved) -> PoolPlan:
     steps = [step for _, step in stepped]
     waits = [step.until for step in steps if isinstance(step, commands.Wait) and step.until]
     idleness = idleness_of(pool, after.values(), demands, now, gateways_heard=observed.gateways_heard)
-    dues = [*waits, *_dues(decision, demands, now), release_due(pool, idleness, now)]
+    dues = [*waits, decision.due, _follows(demands, now), release_due(pool, idleness, now)]
     return PoolPlan(
         slots=tuple(slot for slot in after.values() if _stays(slot, observed, tenants[slot.name])),
         commands=(
@@ -114,7 +114,7 @@ def _with_sleepers(slot: Slot, observed: PoolObserved, tenants: Tenants) -> Slot
     sleepers = tuple(
         Sleeper(
             replica=replica,
-            level=depth.get(tenant.state, levels.get(replica, 0)),
+            level=depth.get(tenant.state, levels[replica]),
             residual_bytes=tenant.residual_bytes,
         )
         for replica, tenant in sorted(tenants.items())
@@ -172,7 +172,6 @@ def _stays(slot: Slot, observed: PoolObserved, tenants: Tenants) -> bool:
     return slot.name in observed.pool.slot_names or is_used or is_leftover(observed, slot)
 
 
-def _dues(decision: Decision, demands: Demands, now: datetime) -> list[datetime]:
-    """Return when the arbiter has to be asked again."""
-    is_waiting = any(demand.waiting_since for demand in demands.values())
-    return [*([decision.due] if decision.due else []), *([now + _FOLLOW] if is_waiting else [])]
+def _follows(demands: Demands, now: datetime) -> datetime | None:
+    """Return when to look after those who wait, None if nobody does."""
+    return now + _FOLLOW if any(demand.waiting_since for demand in demands.values()) else None

@@ -174,11 +174,20 @@ def test_more_than_is_awake_is_asked_for_as_the_slots_are_recorded():
 
 
 @pytest.mark.parametrize(("heard", "phase"), [(True, SlotPhase.YIELDING), (False, SlotPhase.HELD)])
-def test_a_holder_with_more_awake_than_it_asks_for_leaves_only_if_all_gateways_are_heard(heard, phase):
-    scene = Scene(holding(A), holding(replica("a", 1), name="s-1"), num_slots=2)
-    scene.add("a", serving(), serving("s-1"), activity=CALLED, gate_open=True)
-    scene.add("b", asleep(), activity=CALLED, wanted_ago_s=0.0)
+def test_a_busy_holder_past_its_turn_leaves_for_who_waits_only_if_all_gateways_are_heard(heard, phase):
+    scene = Scene(holding(A), waiting={"b": ago(99)}).add("b", asleep(), activity=CALLED, wanted_ago_s=0.0)
+    scene.add("a", serving(running_requests=1), activity=CALLED, gate_open=True)
     assert scene.plan(gateways_heard=heard).slots[0].phase is phase
+
+
+def test_for_who_does_not_fit_those_give_up_their_residue_that_are_called_least():
+    coming = Slot(name="s-0", since=NOW, epoch=5, phase=SlotPhase.GRANTING, next=A)
+    scene = Scene(coming).add("a", asleep(refused_slot_epoch=5, missing_bytes=1), activity=CALLED)
+    for name, quiet_s in (("b", 8.0), ("c", 9.0)):
+        scene.add(name, asleep(residual_bytes=7), activity=replace(QUIET, quiet_s=quiet_s))
+    planned = scene.plan()
+    assert planned.slots[0].deepening == (C,)
+    assert planned.commands == (EndEngine(C, 6),)
 
 
 def test_a_member_that_is_told_to_sleep_leaves_and_one_that_is_called_in_time_does_not():
