@@ -26,7 +26,6 @@ from dormouse_gateway.call import UNTRACED, Call, Constraints, RequestTrace, Tra
 from dormouse_gateway.canary.canaries import Canaries, Sighting
 from dormouse_gateway.clients import requests
 from dormouse_gateway.clients.keys import Caller, Keyring
-from dormouse_gateway.clients.meter import Meter
 from dormouse_gateway.clients.requests import METHODS, Method
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.errors import WorkerFailure, WorkerStopped, read_failure, status_of, stopped, verdict_on
@@ -35,6 +34,7 @@ from dormouse_gateway.hold import announce
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.hold.wait import HoldTicket
 from dormouse_gateway.image_room import ImageRoom
+from dormouse_gateway.meter import Meter
 from dormouse_gateway.migrate.evictions import StreamLease
 from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.migrate.progress import may_be_last

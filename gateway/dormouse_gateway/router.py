@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dormouse_api.short_names import NameRules, ShortNames
+from dormouse_gateway import refusals
 from dormouse_gateway.activity import ActivityLog, WorkerLoad
 from dormouse_gateway.catalogue import Catalogue
 from dormouse_gateway.clients.keys import ANYBODY, Caller
-from dormouse_gateway.hold import refusals
-from dormouse_gateway.hold.shares import NOBODYS, Flow, Shares
+from dormouse_gateway.clients.shares import NOBODYS, Flow, Shares
 from dormouse_gateway.model import Deployment, Endpoint, EndpointId, Meant, parse_deployment, parse_slice
 from dormouse_gateway.routing.breaker import Verdict
 from dormouse_gateway.routing.built_in import PrefixAffinity

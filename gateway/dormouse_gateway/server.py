@@ -20,6 +20,7 @@ from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.http import HttpDoor, Pulse
 from dormouse_gateway.image_room import ImageRoom
 from dormouse_gateway.leaving import LATEST_S, until_quiet
+from dormouse_gateway.load_watch import LoadWatch
 from dormouse_gateway.migrate.evictions import Evictions
 from dormouse_gateway.migrate.kv_source import kv_sources
 from dormouse_gateway.migrate.migrator import Migrator
@@ -44,7 +45,6 @@ from dormouse_gateway.settings import (
 from dormouse_gateway.telemetry.metrics import Metrics
 from dormouse_gateway.watches import WatchedFiles, Watches
 from dormouse_gateway.workers.channels import Channels
-from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, KubeApi, Resource
 from dormouse_kube.reflector import ObjectKey, Reflector
 

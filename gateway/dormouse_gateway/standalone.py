@@ -28,6 +28,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.clients.keys import ANYBODY, Keyring
 from dormouse_gateway.descriptors import limit, share
 from dormouse_gateway.hold.holder import Holder
+from dormouse_gateway.load_watch import LoadWatch
 from dormouse_gateway.migrate.evictions import Evictions
 from dormouse_gateway.migrate.migrator import Migrator
 from dormouse_gateway.model import LABEL_SERVICE
@@ -40,7 +41,6 @@ from dormouse_gateway.router import Router
 from dormouse_gateway.settings import Settings, hold_settings
 from dormouse_gateway.telemetry.metrics import Metrics
 from dormouse_gateway.workers.channels import Channels
-from dormouse_gateway.workers.loads import LoadWatch
 from dormouse_kube.reflector import ObjectKey
 
 NAMESPACE = "local"  # what /v1/models calls the owner

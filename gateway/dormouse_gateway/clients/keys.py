@@ -33,8 +33,8 @@ from dormouse_gateway.clients.counting import Admission, Counting
 from dormouse_gateway.clients.key_files import ApiKey, BadKeyFile, read_key
 from dormouse_gateway.clients.key_objects import KeyObjects
 from dormouse_gateway.clients.salts import presented_key
+from dormouse_gateway.clients.shares import NOBODYS, Flow
 from dormouse_gateway.clients.tenure import Tenure
-from dormouse_gateway.hold.shares import NOBODYS, Flow
 from dormouse_gateway.model import Deployment
 from dormouse_kube.api import Resource
 from dormouse_kube.reflector import ObjectKey

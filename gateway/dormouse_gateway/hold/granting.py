@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold import refusals
+from dormouse_gateway import refusals
 from dormouse_gateway.hold.lease_request import LeaseRequest
 from dormouse_gateway.hold.line import HoldQueue
 from dormouse_gateway.hold.places import Places

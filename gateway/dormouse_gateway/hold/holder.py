@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold import refusals
+from dormouse_gateway import refusals
 from dormouse_gateway.hold.alarms import Alarms
 from dormouse_gateway.hold.granting import Granting, refuse
 from dormouse_gateway.hold.lease_request import LeaseRequest
@@ -216,7 +216,9 @@ class Holder:
         """Give these a worker, in this order, as long as one has room; refuse who waited long enough."""
         now_s = self.clock()
         self._granting.grant(requests, self._places.batch(deployment), now_s)
-        refuse(self._queue.take_overdue(deployment.key, now_s), refusals.held_too_long(deployment, terms))
+        is_saturated = terms.regime is WaitReason.SATURATED
+        refusal = refusals.held_too_long(deployment, terms.limit_s, is_saturated=is_saturated)
+        refuse(self._queue.take_overdue(deployment.key, now_s), refusal)
 
     def _settle(self, key: ObjectKey) -> None:
         """Bring what others see and what runs in line with the line."""

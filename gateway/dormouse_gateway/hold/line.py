@@ -19,7 +19,7 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from dormouse_gateway.hold.shares import NOBODYS, Flow
+from dormouse_gateway.clients.shares import NOBODYS, Flow
 from dormouse_gateway.hold.terms import HoldFull, HoldLimits, WaitPolicy
 from dormouse_kube.reflector import ObjectKey
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dormouse_gateway.hold.shares import Flow
+from dormouse_gateway.clients.shares import Flow
 from dormouse_gateway.model import Deployment
 from dormouse_gateway.router import Router
 from dormouse_gateway.workers.room import WorkerCapacity

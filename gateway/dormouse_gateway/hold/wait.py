@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from dormouse_gateway.hold.shares import NOBODYS, Flow
+from dormouse_gateway.clients.shares import NOBODYS, Flow
 
 
 class Start(StrEnum):

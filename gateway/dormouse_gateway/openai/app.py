@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold import refusals
+from dormouse_gateway import refusals
 from dormouse_gateway.model import Meant
 from dormouse_gateway.openai import asking
 from dormouse_gateway.openai.audio import asking as hearing

@@ -9,7 +9,7 @@ from typing import Any
 from dormouse_api.foreign import external_scaler_pb2 as pb
 from dormouse_api.foreign import external_scaler_pb2_grpc as rpc
 from dormouse_api.status import CallError
-from dormouse_gateway.hold import refusals
+from dormouse_gateway import refusals
 from dormouse_gateway.router import Router
 from dormouse_gateway.scaler.demand import METRIC, Trigger, check_owner, outstanding, read_trigger
 

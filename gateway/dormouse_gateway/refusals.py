@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_gateway.hold.terms import WaitPolicy, WaitReason
 from dormouse_gateway.model import Deployment, Endpoint
 
 MAX_NAMES = 20  # a list of all models would not fit into a status
@@ -71,10 +70,10 @@ def hold_full(deployment: Deployment, words: str) -> CallError:
     return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "hold_full")
 
 
-def held_too_long(deployment: Deployment, terms: WaitPolicy) -> CallError:
-    """The request has waited as long as it may."""
-    held = f"the request was held for {terms.limit_s:g} s"
-    if terms.regime is WaitReason.SATURATED:
+def held_too_long(deployment: Deployment, limit_s: float, *, is_saturated: bool) -> CallError:
+    """The request has waited as long as it may: for a place at busy workers, or for a worker at all."""
+    held = f"the request was held for {limit_s:g} s"
+    if is_saturated:
         message = f"all workers of {deployment.full_name} are busy; {held}"
         return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, _FULL_S, "saturated")
     why = f"{deployment.full_name} has no ready worker{_phase(deployment)}; {held}{_reason(deployment)}"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dormouse_api.status import CallError
 from dormouse_gateway.activity import WorkerLoad
+from dormouse_gateway.clients.shares import NOBODYS, RECENT_S, Flow, Shares
 from dormouse_gateway.hold.line import Held, HoldQueue
-from dormouse_gateway.hold.shares import NOBODYS, RECENT_S, Flow, Shares
 from dormouse_gateway.hold.terms import HoldLimits, WaitPolicy, WaitReason
 from dormouse_gateway.hold.wait import HoldTicket
 from tests.gateway.hold.world import READY, TINY, World

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dormouse_gateway.hold.refusals import LATER_S, SOON_S, no_pod, none_ready, unknown_model
+from dormouse_gateway.refusals import LATER_S, SOON_S, no_pod, none_ready, unknown_model
 from dormouse_gateway.testing.workers import deployment
 
 
