@@ -44,7 +44,7 @@ REMEDIES: Mapping[str, str] = {
     "WaitingForPods": "wait",
     "ImagePullFailed": "correct spec.image or give the node access to the registry",
     "ContainerNotStarted": "the message is the kubelet's: a missing Secret or claim, a wrong user, a bad mount",
-    "DownloadingModel": "wait; the log of the container download shows the progress",
+    "DownloadingModel": "wait; the log of the container download says which file comes",
     "ModelDownloadFailed": "the message ends with the downloader's reason; it is tried again and continues",
     "Unauthorized": "accept the model's terms on the hub; set spec.model.tokenSecretRef to a token that may read it",
     "NoSafetensors": "choose a repository or spec.model.revision with *.safetensors",

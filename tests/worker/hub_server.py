@@ -27,6 +27,7 @@ class HubState:
     cut: dict[str, int] = field(default_factory=dict)  # by file: serve only so many bytes, and call them all
     damage: set[str] = field(default_factory=set)  # serve other bytes than announced
     stall_after: dict[str, int] = field(default_factory=dict)  # by file: send so many bytes, then nothing more
+    goes_on: bool = False  # send the rest once it is released; else the connection ends there
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, Range
     stalled: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -117,6 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.hub.stalled.set()
         self.hub.release.wait()
+        if self.hub.goes_on:
+            self.wfile.write(rest[self.hub.stall_after[name] :])
         self.close_connection = True
         return None
 

@@ -1,7 +1,8 @@
 """`python -m dormouse_worker.download`: puts a model of a hub into a directory, once, then ends. Imports no torch.
 
 The init container of a worker's pod. A directory that is complete is left alone and the hub is not asked, so that a
-restart neither needs the hub nor changes the model under other replicas. Pods that share a volume take turns.
+restart neither needs the hub nor changes the model under other replicas. Pods that share a volume take turns. While
+files come the operator can ask how far it is (`download_door`).
 """
 
 from __future__ import annotations
@@ -9,15 +10,28 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
+from dormouse_api.names import CONTROL_PORT
 from dormouse_worker.common.errors import NoSafetensors, WorkerError
 from dormouse_worker.files.gguf.repository import choose_gguf
 from dormouse_worker.files.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
-from dormouse_worker.files.hub_folder import Source, check_room, fetch_missing, read_mark, turn, write_mark
+from dormouse_worker.files.hub_folder import (
+    Source,
+    check_room,
+    fetch_missing,
+    num_bytes_here,
+    read_mark,
+    turn,
+    write_mark,
+)
+
+Telling = Callable[[Callable[[], int], int], AbstractContextManager[None]]  # of how many bytes are here, and of all
 
 TERMINATION_LOG = Path("/dev/termination-log")  # the kubelet shows what stands there
 EXIT_FAILED = 1
@@ -35,6 +49,7 @@ class DownloadSettings:
     token: str  # HF_TOKEN; "" = none
     endpoint: str | None  # HF_ENDPOINT: address of the hub; None = the public one
     remedies: Remedies = IN_A_CLUSTER
+    control_port: int = CONTROL_PORT  # where an operator, if there is one, hears how far it is; 0 = any free one
     file: str = ""  # of GGUF files the one to take, by its name or quantization; "" = safetensors, or the only one
 
 
@@ -45,11 +60,14 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> DownloadS
     parser.add_argument("--revision", default="main", help="branch, tag or commit")
     parser.add_argument("--file", default="", help="a GGUF file, by its name or its quantization, such as Q4_K_M")
     parser.add_argument("--directory", required=True, type=Path, help="where the files shall lie")
+    parser.add_argument("--control-port", type=int, default=CONTROL_PORT, help="where the operator asks how far it is")
     parser.add_argument("--standalone", action="store_true", help="say remedies of this machine, not of a cluster")
     flags = parser.parse_args(argv)
     token, endpoint = environ.get("HF_TOKEN", ""), environ.get("HF_ENDPOINT") or None
     remedies = ON_A_MACHINE if flags.standalone else IN_A_CLUSTER
-    return DownloadSettings(flags.repo, flags.revision, flags.directory, token, endpoint, remedies, flags.file)
+    return DownloadSettings(
+        flags.repo, flags.revision, flags.directory, token, endpoint, remedies, flags.control_port, flags.file
+    )
 
 
 def choose_files(snapshot: Snapshot, name: str, gguf: str = "") -> list[HubFile]:
@@ -70,7 +88,20 @@ def choose_files(snapshot: Snapshot, name: str, gguf: str = "") -> list[HubFile]
     return sorted(wanted, key=lambda file: (file.num_bytes, file.name))
 
 
-def download(source: Source, directory: Path, name: str, remedies: Remedies = IN_A_CLUSTER, *, gguf: str = "") -> None:
+def _to_nobody(num_bytes_here: Callable[[], int], total_bytes: int) -> AbstractContextManager[None]:
+    del num_bytes_here, total_bytes
+    return nullcontext()
+
+
+def download(
+    source: Source,
+    directory: Path,
+    name: str,
+    remedies: Remedies = IN_A_CLUSTER,
+    *,
+    gguf: str = "",
+    telling: Telling = _to_nobody,
+) -> None:
     """Make the directory complete. Raises WorkerError; what has come so far stays and is continued next time."""
     directory.mkdir(parents=True, exist_ok=True)
     with turn(directory):
@@ -80,9 +111,23 @@ def download(source: Source, directory: Path, name: str, remedies: Remedies = IN
         snapshot = source.look_up()
         files = choose_files(snapshot, name, gguf)
         check_room(directory, files, remedies)
-        fetch_missing(source, snapshot.commit, files, directory, say=_say)
+        with telling(partial(num_bytes_here, directory, files), sum(file.num_bytes for file in files)):
+            fetch_missing(source, snapshot.commit, files, directory, say=_say)
         write_mark(directory, snapshot.commit, files)
     _say(f"{name} is in {directory}, commit {snapshot.commit}")
+
+
+def _to_the_operator(port: int, environ: Mapping[str, str]) -> Telling:
+    """Return who tells the operator how far it is, nobody where there is none: on a machine without a cluster."""
+    if not environ.get("DORMOUSE_OPERATOR_KEY"):
+        return _to_nobody
+
+    def tell(num_bytes_here: Callable[[], int], total_bytes: int) -> AbstractContextManager[None]:
+        from dormouse_worker.download_door import telling  # gRPC: most starts find all there, and need none
+
+        return telling(port, environ, num_bytes_here, total_bytes, say=_say)
+
+    return tell
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -105,7 +150,8 @@ def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATI
     )
     try:
         name = f"hf://{settings.repo} at revision {settings.revision}"
-        download(source, settings.directory, name, settings.remedies, gguf=settings.file)
+        telling = _to_the_operator(settings.control_port, os.environ)
+        download(source, settings.directory, name, settings.remedies, gguf=settings.file, telling=telling)
     except (WorkerError, OSError, ValueError) as error:
         reason = error.reason if isinstance(error, WorkerError) else "Internal"
         words = " ".join(f"{reason}: {error}".split())

@@ -257,6 +257,7 @@ class WorkerStatus(_message.Message):
     LORAS_DIGEST_FIELD_NUMBER: _builtins.int
     LORAS_VERSION_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    DOWNLOAD_FIELD_NUMBER: _builtins.int
     state: Global___WorkerState.ValueType
     """where the worker is in its life"""
     pod_uid: _builtins.str
@@ -351,6 +352,10 @@ class WorkerStatus(_message.Message):
         does not claim it refuses when it is asked for.
         """
 
+    @_builtins.property
+    def download(self) -> Global___Download:
+        """in STARTING, of an init container that fetches the model; all it answers is GetStatus"""
+
     def __init__(
         self,
         *,
@@ -391,14 +396,39 @@ class WorkerStatus(_message.Message):
         loras_digest: _builtins.str = ...,
         loras_version: _builtins.int = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        download: Global___Download | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "grant", b"grant", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["download", b"download", "failure", b"failure", "grant", b"grant", "last_engine_failure", b"last_engine_failure", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "compute_path", b"compute_path", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "loras_digest", b"loras_digest", "loras_version", b"loras_version", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "compute_path", b"compute_path", "download", b"download", "engine_failures", b"engine_failures", "epoch", b"epoch", "failure", b"failure", "freed_bytes", b"freed_bytes", "grant", b"grant", "host_copy_bytes", b"host_copy_bytes", "instance", b"instance", "last_engine_failure", b"last_engine_failure", "last_engine_failure_unix_seconds", b"last_engine_failure_unix_seconds", "last_sleep_phases", b"last_sleep_phases", "last_sleep_seconds", b"last_sleep_seconds", "last_wake_phases", b"last_wake_phases", "last_wake_seconds", b"last_wake_seconds", "loras_digest", b"loras_digest", "loras_version", b"loras_version", "missing_bytes", b"missing_bytes", "model_digest", b"model_digest", "needs_grant", b"needs_grant", "node_rank", b"node_rank", "num_cpu_blocks", b"num_cpu_blocks", "num_gpu_blocks", b"num_gpu_blocks", "pod_uid", b"pod_uid", "ranks", b"ranks", "refused_slot_epoch", b"refused_slot_epoch", "report", b"report", "request_counter", b"request_counter", "residual_bytes", b"residual_bytes", "running_requests", b"running_requests", "settings_digest", b"settings_digest", "sleep_level", b"sleep_level", "sleeping_tags", b"sleeping_tags", "state", b"state", "swapping_to", b"swapping_to", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class Download(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    done_bytes: _builtins.int
+    """that are there, partial files included"""
+    total_bytes: _builtins.int
+    """of all files that are wanted"""
+    def __init__(
+        self,
+        *,
+        done_bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done_bytes", b"done_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Download: _TypeAlias = Download  # noqa: Y015
 
 @_typing.final
 class DeviceGrant(_message.Message):

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from dormouse_api.capabilities import Capability
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_operator.errors import WorkerRefused
-from dormouse_operator.model import DeviceGrant, Failure, Report, SleepLevel, Worker, WorkerState
+from dormouse_operator.model import DeviceGrant, Download, Failure, Report, SleepLevel, Worker, WorkerState
 
 # the largest numbers that the status of a deployment has room for, and the last second that has a date
 _MOST = {
@@ -70,6 +70,7 @@ def parse_worker(status: pb.WorkerStatus) -> Worker:
         adapters_digest=status.loras_digest,
         adapters_version=status.loras_version,
         sleep_levels=_claimed_levels(status.capabilities),
+        download=_parse_download(status.download) if status.HasField("download") else None,
     )
 
 
@@ -87,6 +88,10 @@ def _parse_grant(grant: pb.DeviceGrant) -> DeviceGrant:
         reserved_bytes=grant.reserved_bytes,
         awake_per_slot=grant.awake_per_slot or 1,
     )
+
+
+def _parse_download(download: pb.Download) -> Download:
+    return Download(download.done_bytes, download.total_bytes)
 
 
 def _numbers(message: Message, path: str = "") -> Iterator[tuple[str, float, int]]:

@@ -17,7 +17,7 @@ pod has to wait until its predecessor is gone. (3) whoever sleeps holds no cache
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from dormouse_operator.decide import adapters, block_agreement, children, groups, memory_requests, parking, sleep
 from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
@@ -37,6 +37,8 @@ _CHANGING = {
     WorkerState.DRAINING,
     WorkerState.WAKING,
 }
+
+DOWNLOAD_PERIOD = timedelta(seconds=5)
 
 
 def plan(situation: Situation, findings: Findings) -> Plan:
@@ -78,6 +80,7 @@ def _requeue(situation: Situation, findings: Findings) -> Requeue:
         groups.next_deadline(situation),
         situation.ladder_due,
         _next_stuck(situation),
+        _next_progress(situation),
     )
     ends = [end for end in times if end]
     return Requeue(polls, max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None)
@@ -101,3 +104,9 @@ def _next_stuck(situation: Situation) -> datetime | None:
     """Return when the next pod that is being deleted is to be called stuck."""
     times = [pod.ends_by + STUCK_AFTER for pod in situation.pods if pod.ends_by and not situation.is_stuck(pod)]
     return min(times, default=None)
+
+
+def _next_progress(situation: Situation) -> datetime | None:
+    """Return when a download is to be asked again how far it is, None where there is none."""
+    everybody = (pod for leader in situation.replicas for pod in situation.group(leader).members)
+    return situation.now + DOWNLOAD_PERIOD if any(pod.is_downloading for pod in everybody) else None

@@ -6,7 +6,7 @@ Then what workers say may change the ladder, which `settle` sees to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dormouse_operator.decide import sleep_evidence, sleep_ladder
@@ -16,7 +16,7 @@ from dormouse_operator.decide.release import Release
 from dormouse_operator.decide.settled_workers import worker_at_rest
 from dormouse_operator.decide.sleep_evidence import Evidence
 from dormouse_operator.decide.sleep_ladder import Decision
-from dormouse_operator.model import Condemnation, Deployment, Observed, Pod, Rung, Worker
+from dormouse_operator.model import Condemnation, Deployment, Group, Observed, Pod, Rung, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Questions:
 
     pods: tuple[Pod, ...]  # those observed; none that only says it is the deployment's has its UID as owner's
     asked: tuple[Pod, ...]  # whose workers are asked
+    fetching: tuple[Pod, ...]  # whose init containers are asked how far they are
     at_rest: Mapping[str, Worker]  # by pod name: known without asking
     unknowing: Mapping[str, Condemnation]  # by pod name: whose workers cannot know this operator; they are not asked
     evidence: Evidence  # for a rung of the ladder
@@ -59,6 +60,7 @@ def questions_of(observed: Observed, release: Release) -> Questions:
     return Questions(
         pods=pods,
         asked=asked,
+        fetching=tuple(_fetching(observed, own)),
         at_rest=at_rest,
         unknowing=unknowing,
         evidence=evidence,
@@ -70,6 +72,13 @@ def questions_of(observed: Observed, release: Release) -> Questions:
 def own_pods(deployment: Deployment, pods: Iterable[Pod]) -> list[Pod]:
     """Return the deployment's own pods that still may run."""
     return [pod for pod in pods if pod.owner_uid == deployment.uid and not pod.has_ended]
+
+
+def _fetching(observed: Observed, leaders: Iterable[Pod]) -> Iterator[Pod]:
+    """Yield the pods that fetch the model: leaders and their followers."""
+    for leader in leaders:
+        group = Group(leader, observed.followers.get(leader.uid, ()))
+        yield from (pod for pod in group.members if pod.is_downloading)
 
 
 def _at_rest(observed: Observed, pods: Iterable[Pod]) -> dict[str, Worker]:

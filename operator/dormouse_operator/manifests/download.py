@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dormouse_operator.manifests.common import Manifest, labels_of, metadata_of, secret_variable
+from dormouse_operator.manifests.identity import identity_mount
 from dormouse_operator.model import Deployment, Hub
 from dormouse_operator.parse import CACHE_ROOT, DOWNLOADER
 
@@ -21,8 +24,12 @@ def cache_mount(*, is_read_only: bool) -> Manifest:
     return {"name": CACHE_VOLUME, "mountPath": CACHE_ROOT} | ({"readOnly": True} if is_read_only else {})
 
 
-def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) -> Manifest:
-    """Return the init container; `common` is what it shares with the worker's own: image and security."""
+def download_container(deployment: Deployment, hub: Hub, *, common: Manifest, identity: Sequence[Manifest]) -> Manifest:
+    """Return the init container. `common` is what it shares with the worker's own: image and security.
+
+    `identity` are the variables by which it knows the operator, and proves to be this pod: it tells how far it is.
+    """
+    mounts = [identity_mount()] if deployment.mutual_tls else []
     return {
         **common,
         "name": DOWNLOADER,
@@ -38,10 +45,15 @@ def download_container(deployment: Deployment, hub: Hub, *, common: Manifest) ->
             {"name": "HF_HUB_DISABLE_XET", "value": "1"},  # its partial files cannot be continued
             {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"},
             *secret_variable("HF_TOKEN", hub.token),
+            *identity,
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, cache_mount(is_read_only=False)],  # noqa: S108  # an emptyDir of the pod's own
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # an emptyDir of the pod's own
+            cache_mount(is_read_only=False),
+            *mounts,
+        ],
     }
 
 

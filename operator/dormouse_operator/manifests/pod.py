@@ -104,7 +104,8 @@ def _init_containers(
     """Return what starts before the worker: what fetches its model, and the HTTP API of a pod that can be called."""
     hub, containers = deployment.model.hub, []
     if hub:
-        containers.append(download_container(deployment, hub, common=_common(image, defaults)))
+        common, identity = _common(image, defaults), _identity(deployment, defaults)
+        containers.append(download_container(deployment, hub, common=common, identity=identity))
     if deployment.serving.inference_pool and not is_follower:
         own = http_container(deployment, defaults.gateway_key)
         containers.append({**_common(defaults.http_image, defaults), **own})
@@ -183,6 +184,16 @@ def _common(image: str, defaults: WorkerDefaults) -> Manifest:
     }
 
 
+def _identity(deployment: Deployment, defaults: WorkerDefaults) -> list[Manifest]:
+    """Return the variables by which a program of the pod knows the operator, and proves whose pod it is in."""
+    tls = [{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []
+    return [
+        {"name": "DORMOUSE_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": OPERATOR_KEY, "value": defaults.operator_key},
+        *tls,
+    ]
+
+
 def _container(deployment: Deployment, image: str, revision: str, defaults: WorkerDefaults) -> Manifest:
     http = {"httpGet": {"path": "/healthz", "port": METRICS_PORT}}
     return {
@@ -190,11 +201,9 @@ def _container(deployment: Deployment, image: str, revision: str, defaults: Work
         "name": CONTAINER,
         "args": worker_arguments(deployment),
         "env": [
-            {"name": "DORMOUSE_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            *_identity(deployment, defaults),
             {"name": "DORMOUSE_SETTINGS_DIGEST", "value": revision},
-            {"name": OPERATOR_KEY, "value": defaults.operator_key},
             {"name": "DORMOUSE_GATEWAY_KEY", "value": defaults.gateway_key},
-            *([{"name": "DORMOUSE_MUTUAL_TLS_DIR", "value": CERTIFICATES_DIR}] if deployment.mutual_tls else []),
             *store_environment(deployment.engine.kv_store),
             *events_environment(deployment.serving),
             *({"name": name, "value": value} for name, value in defaults.environment.items()),

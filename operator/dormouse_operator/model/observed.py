@@ -12,7 +12,7 @@ from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.ladder import SleepLevel
 from dormouse_operator.model.picker import PoolSeen
 from dormouse_operator.model.pools import Pool, Replica
-from dormouse_operator.model.running import Pod, Worker
+from dormouse_operator.model.running import Download, Pod, Worker
 from dormouse_operator.model.wanted import Deployment
 
 Child = Mapping[str, Any]  # an object of the deployment's name, as the API server keeps it
@@ -74,6 +74,7 @@ class Observed:
     pressure: Pressure | None = None  # how deep it has to sleep for lack of host memory; None = as it does
     turn: Turn | None = None  # on a GPU that others have, too; None = it has its own
     answers: Mapping[str, Worker] = field(default_factory=dict)  # by pod name, of those that were asked and answered
+    downloads: Mapping[str, Download] = field(default_factory=dict)  # by pod name: how far those are that fetch a model
     held_adapters: Mapping[str, tuple[HeldAdapter, ...]] = field(default_factory=dict)  # by pod name, as workers told
     unreachable: Mapping[str, str] = field(default_factory=dict)  # by pod name: why others that were asked did not
     refusing: Mapping[str, str] = field(default_factory=dict)  # by pod name: why its worker takes us for no operator

@@ -50,6 +50,14 @@ class Container:
     ended: datetime | None = None  # when that was
 
 
+@dataclass(frozen=True, slots=True)
+class Download:
+    """How far an init container is that fetches a model."""
+
+    done_bytes: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMemory:
     """How much of its node's memory a worker asks for, and has."""
@@ -119,6 +127,11 @@ class Pod:
     def can_be_asked(self) -> bool:
         """Return whether a worker may answer there."""
         return bool(self.ip) and self.container.is_running and not self.is_deleting
+
+    @property
+    def is_downloading(self) -> bool:
+        """Return whether an init container fetches the model there, and may say how far it is."""
+        return bool(self.ip) and self.downloader.is_running and not self.is_deleting
 
     @property
     def waits_for_volumes(self) -> bool:
@@ -209,4 +222,5 @@ class Worker:
     adapters_digest: str = ""  # what the adapters are called that it was told last; "" = none, or it was not told
     adapters_version: int = 0  # counts changes of its adapters
     sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that it claims; all of a worker that claims nothing at all
+    download: Download | None = None  # set by the init container that answers in its place before it starts
     is_at_rest: bool = False  # not asked: taken from the recorded status

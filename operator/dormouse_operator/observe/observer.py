@@ -10,7 +10,7 @@ that name carries no label of ours, so no watch of ours tells of it, and it must
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -22,7 +22,7 @@ from dormouse_operator.decide.adapter_sets import merge
 from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
-from dormouse_operator.model import Deployment, Key, Observed, Pod, Pressure, Turn, Worker, WorkerState
+from dormouse_operator.model import Deployment, Download, Key, Observed, Pod, Pressure, Turn, Worker, WorkerState
 from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
@@ -76,6 +76,7 @@ class _Heard(NamedTuple):
     """What workers say, by name of their pods."""
 
     answers: dict[str, Worker]
+    downloads: dict[str, Download]  # of those that fetch their model first
     unreachable: dict[str, str]  # why others gave no answer
     refusing: dict[str, str]  # those of them that take us for no operator
     is_told: bool  # those that were asked tell of changes
@@ -129,7 +130,7 @@ class Observer:
         """Return what there is. `refusals` are of the last actions."""
         known = self._gather(snapshot, refusals)
         questions = questions_of(known, self._release)
-        heard = await self._ask_all(known.deployment, questions.asked)
+        heard = await self._ask_all(known.deployment, questions)
         if self._host_memory:
             await self._host_memory.look_at({pod.node for pod in known.pods if pod.node})
         service = snapshot.service or await self._kube.get(SERVICES, *known.deployment.key)
@@ -138,6 +139,7 @@ class Observer:
             known,
             epoch=self._epoch(),
             answers=heard.answers,
+            downloads=heard.downloads,
             unreachable=heard.unreachable,
             refusing=heard.refusing,
             held_adapters=await self._held_adapters(known.deployment, questions.asked, heard.answers),
@@ -232,17 +234,27 @@ class Observer:
             return {}
         return await self._adapters.of(deployment.key, pods, answers)
 
-    async def _ask_all(self, deployment: Deployment, pods: Sequence[Pod]) -> _Heard:
-        """Return what the workers of these pods say, and follow those that are on their way to another state."""
-        answers = await asyncio.gather(*(self._statuses.ask(deployment.key, pod) for pod in pods))
-        told = dict(zip((pod.name for pod in pods), answers, strict=True))
+    async def _ask_all(self, deployment: Deployment, questions: Questions) -> _Heard:
+        """Return what workers and downloads say, and follow workers that are on their way to another state."""
+        pods = questions.asked
+        answers = await asyncio.gather(
+            *(self._statuses.ask(deployment.key, pod) for pod in (*pods, *questions.fetching))
+        )
+        told = dict(zip((pod.name for pod in pods), answers[: len(pods)], strict=True))
         is_told = self._statuses.follow(deployment.key, [pod.uid for pod in pods if _is_moving(told[pod.name])])
         return _Heard(
             answers={name: answer for name, answer in told.items() if isinstance(answer, Worker)},
+            downloads=_downloads(zip(questions.fetching, answers[len(pods) :], strict=True)),
             unreachable={name: answer for name, answer in told.items() if isinstance(answer, str)},
             refusing={name: str(answer) for name, answer in told.items() if isinstance(answer, Unwelcome)},
             is_told=is_told,
         )
+
+
+def _downloads(told: Iterable[tuple[Pod, Answer]]) -> dict[str, Download]:
+    """Return how far pods say that they are, by name; not of those that say nothing, or are others by now."""
+    workers = ((pod, answer) for pod, answer in told if isinstance(answer, Worker) and answer.pod_uid == pod.uid)
+    return {pod.name: worker.download for pod, worker in workers if worker.download}
 
 
 def _readable(pool: Resource | None) -> Pool | None:

@@ -12,6 +12,7 @@ from dormouse_operator.model import (
     AWAKE,
     SLEEP_LEVELS,
     DeviceGrant,
+    Download,
     Failure,
     Report,
     SleepLevel,
@@ -69,6 +70,7 @@ class FakeWorker:
     is_whole: bool = True  # all pods of its group run
     adapters: FakeAdapters = field(default_factory=FakeAdapters)
     sleep_levels: tuple[SleepLevel, ...] = SLEEP_LEVELS  # that it claims
+    download: Download | None = None  # what the init container says before it
 
     def __post_init__(self) -> None:
         """Begin where it starts."""
@@ -135,6 +137,7 @@ class FakeWorker:
             sleep_level=self.sleep_level,
             request_counter=self.request_counter,
             sleep_levels=self.sleep_levels,
+            download=self.download,
             swapping_to=self.swapping_to,
             adapters_digest=self.adapters.digest,
             adapters_version=self.adapters.version(computes=self.state in AWAKE),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dormouse_kube.api import CLAIMS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Forbidden
 from dormouse_operator.manifests import WorkerDefaults, claim_manifest, claim_name, pod_manifest
 from dormouse_operator.manifests.revision import pod_digest_of, revision_of
-from dormouse_operator.model import Hub, ModelSource, SecretKey
+from dormouse_operator.model import Download, Hub, ModelSource, SecretKey
+from dormouse_operator.model.units import GIB
 from dormouse_operator.parse import SpecError, parse_deployment
+from dormouse_operator.testing.fake_worker import FakeWorker
+from tests.operator_.kit import PAIR, followers
 
 MODEL = {"uri": "hf://org/Tiny-1.5"}
 
@@ -110,18 +115,32 @@ def test_a_claim_of_ours_has_the_size_and_goes_with_the_deployment():
     assert claim_name(deployment(cache={"claimName": "shared"})) == ""
 
 
+def test_the_downloader_proves_itself_to_the_operator_as_the_worker_does():
+    secured = replace(deployment(), mutual_tls=True)
+    spec = pod_manifest(secured, image="worker:1", index=0, defaults=WorkerDefaults("Always", "a", "b"))["spec"]
+    (downloader,), (worker,) = spec["initContainers"], spec["containers"]
+    names = ["DORMOUSE_POD_UID", "DORMOUSE_OPERATOR_KEY", "DORMOUSE_MUTUAL_TLS_DIR"]
+    own = [each for each in downloader["env"] if each["name"] in names]
+    assert own == [each for each in worker["env"] if each["name"] in names]
+    assert len(own) == len(names)
+    assert [each for each in worker["volumeMounts"] if each["name"] == "certificates"] == [
+        downloader["volumeMounts"][-1]
+    ]
+    assert "certificates" not in str(pod()["initContainers"])
+
+
 # --- in the operator's passes ---
 
 
-def initializes(rig, **status):
-    """Have the kubelet tell of the init container of the first pod; the worker's own waits."""
+def initializes(rig, index=0, **status):
+    """Have the kubelet tell of the init container of a pod; the worker's own waits."""
 
     def edit(obj):
         obj["status"]["initContainerStatuses"] = [{"name": "download", "restartCount": 0, **status}]
         waiting = {"waiting": {"reason": "PodInitializing"}}
         obj["status"]["containerStatuses"][0].update(state=waiting, ready=False)
 
-    rig.kube.edit(PODS, "team", rig.pods[0], edit)
+    rig.kube.edit(PODS, "team", rig.pods[index], edit)
 
 
 def ended(code, message=""):
@@ -174,6 +193,54 @@ async def test_a_download_is_told_while_it_runs_with_one_event(rig):
     assert rig.status["phase"] == "Starting"
     await rig.settle()
     assert len([event for event in rig.events if event.startswith("DownloadingModel")]) == 1
+
+
+async def downloading(rig, *downloads, **spec):
+    """Let each pod download, and say this of it."""
+    rig.apply(model=MODEL, replicas=len(downloads), **spec)
+    await rig.settle()
+    for index, download in enumerate(downloads):
+        initializes(rig, index, state={"running": {"startedAt": "2026-01-01T00:00:00Z"}})
+        rig.worker(index).download = download
+    await rig.settle()
+
+
+async def test_a_download_tells_how_much_is_there_and_is_asked_again(rig):
+    await downloading(rig, Download(GIB // 2, 3 * GIB))
+    words = f"pod {rig.pods[0]} downloads hf://org/Tiny-1.5 at revision main"
+    assert rig.condition("ModelLoaded")[2] == f"{words}: 0.50 GiB of 3.00 GiB"
+    rig.worker().download = Download(2 * GIB, 3 * GIB)
+    await rig.reconcile()
+    assert rig.condition("ModelLoaded")[2] == f"{words}: 2.00 GiB of 3.00 GiB"
+    assert await rig.reconcile() == 5
+    rig.worker().pod_uid = "another pod's"
+    await rig.reconcile()
+    assert rig.condition("ModelLoaded")[2] == words
+    assert len([event for event in rig.events if event.startswith("DownloadingModel")]) == 1
+
+
+async def test_of_pods_that_take_turns_the_one_that_downloads_is_told(rig):
+    await downloading(rig, None, Download(GIB, 4 * GIB))
+    assert rig.condition("ModelLoaded")[2].startswith(f"pod {rig.pods[1]} downloads")
+
+
+async def test_a_download_that_failed_is_told_before_one_that_goes_on(rig):
+    await downloading(rig, None, Download(GIB, 4 * GIB))
+    initializes(rig, state={"waiting": {}}, lastState=ended(1, "StorageFull: words"))
+    await rig.settle()
+    assert rig.condition("ModelLoaded")[1] == "ModelDownloadFailed"
+
+
+async def test_a_follower_that_downloads_is_told(rig):
+    rig.apply(model=MODEL, parallelism=PAIR)
+    await rig.settle()
+    [name] = followers(rig)
+    initializes(rig, rig.pods.index(name), state={"running": {}})
+    status = rig.kube.peek(PODS, "team", name)
+    worker = FakeWorker(status["metadata"]["uid"], "", download=Download(GIB, 2 * GIB))
+    rig.workers.workers[status["status"]["podIP"]] = worker
+    await rig.reconcile()
+    assert rig.condition("ModelLoaded")[2].endswith("1.00 GiB of 2.00 GiB")
 
 
 async def test_a_download_that_failed_is_told_in_the_downloaders_words(rig):

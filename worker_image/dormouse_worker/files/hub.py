@@ -107,7 +107,7 @@ class Hub:
 
         A partial file stays on every error but a wrong content, which cannot be continued.
         """
-        partial = target.with_name(f".{target.name}.partial")
+        partial = partial_of(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         if partial.exists() and partial.stat().st_size > file.num_bytes:
             partial.unlink()
@@ -174,6 +174,11 @@ class Hub:
     @property
     def _name(self) -> str:
         return f"hf://{self._repo} at revision {self._revision}"
+
+
+def partial_of(target: Path) -> Path:
+    """Return where a file lies while it comes."""
+    return target.with_name(f".{target.name}.partial")
 
 
 def _sync(path: Path) -> None:

@@ -6,12 +6,12 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from dormouse_worker.common.errors import StorageFull
-from dormouse_worker.files.hub import HubFile, Remedies, Snapshot
+from dormouse_worker.files.hub import HubFile, Remedies, Snapshot, partial_of
 
 _COMPLETE = ".dormouse-complete.json"
 _LOCK = ".dormouse-lock"
@@ -68,6 +68,11 @@ def fetch_missing(
         done += file.num_bytes
 
 
+def num_bytes_here(directory: Path, files: Sequence[HubFile]) -> int:
+    """Return how much of the files is there, partial ones included. Safe while somebody fetches them."""
+    return sum(_num_bytes_of(directory / file.name) for file in files)
+
+
 def check_room(directory: Path, files: Sequence[HubFile], remedies: Remedies) -> None:
     """Raise StorageFull if there is no room for all that is missing."""
     here = sum(file.stat().st_size for file in directory.glob(".*.partial"))
@@ -85,3 +90,11 @@ def _missing(directory: Path, files: Sequence[HubFile]) -> list[HubFile]:
 def _is_there(directory: Path, name: str, num_bytes: int) -> bool:
     path = directory / name
     return path.is_file() and path.stat().st_size == num_bytes
+
+
+def _num_bytes_of(path: Path) -> int:
+    """Return the size of a file, or of what has come of it: one becomes the other at any moment."""
+    for each in (path, partial_of(path), path):
+        with suppress(FileNotFoundError):
+            return each.stat().st_size
+    return 0

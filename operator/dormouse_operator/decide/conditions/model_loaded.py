@@ -6,6 +6,7 @@ from dormouse_operator.decide.conditions.verdicts import failed, first_failed, h
 from dormouse_operator.decide.crashes import end_of
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Container, Pod, WorkerState
+from dormouse_operator.model.units import in_gib
 from dormouse_operator.parse import format_time
 
 TYPE = "ModelLoaded"
@@ -29,7 +30,8 @@ def evaluate(situation: Situation) -> Condition:
     if stuck := next((both for both in containers if both[1].waiting_reason not in _NORMAL_WAITS), None):
         words = f"pod {stuck[0].name}: {stuck[1].waiting_reason}: {stuck[1].waiting_message}"
         return failed(TYPE, "ContainerNotStarted", words)
-    if downloading := next((told for pod in everybody if (told := _download(situation, pod))), None):
+    telling_first = sorted(everybody, key=lambda pod: _waits_its_turn(situation, pod))
+    if downloading := next((told for pod in telling_first if (told := _download(situation, pod))), None):
         return downloading
     if ended := next((pod for pod in there if _has_ended(pod)), None):
         words = f"pod {ended.name}: {end_of(ended.container)}"
@@ -61,8 +63,20 @@ def _download(situation: Situation, pod: Pod) -> Condition | None:
         return None
     source = f"hf://{hub.repo} at revision {hub.revision}"
     if downloader.is_running:
-        return not_yet(TYPE, DOWNLOADING, f"pod {pod.name} downloads {source}{_after(downloader)}")
+        words = f"pod {pod.name} downloads {source}{_so_far(situation, pod)}{_after(downloader)}"
+        return not_yet(TYPE, DOWNLOADING, words)
     return failed(TYPE, "ModelDownloadFailed", f"pod {pod.name}: {end_of(downloader)}")
+
+
+def _waits_its_turn(situation: Situation, pod: Pod) -> bool:
+    """Return whether the pod's download does not tell how far it is: of pods that share a volume one fetches."""
+    return pod.downloader.is_running and pod.name not in situation.observed.downloads
+
+
+def _so_far(situation: Situation, pod: Pod) -> str:
+    """Return how much is there, "" where that is not told."""
+    download = situation.observed.downloads.get(pod.name)
+    return f": {in_gib(download.done_bytes)} of {in_gib(download.total_bytes)}" if download else ""
 
 
 def _after(container: Container) -> str:
