@@ -19,7 +19,8 @@ from dormouse_operator.model import ChildState, Deployment
 def budget_manifest(deployment: Deployment, wanted_replicas: int, *, num_spares: int = 0) -> Manifest:
     """Return the budget. A pod that is asleep or loads is not ready: AlwaysAllow lets it go, whatever the others do.
 
-    `num_spares` replicas sleep while others serve: they are no reason to keep those.
+    `num_spares` replicas sleep while others serve, and others are not wanted now: they are no reason to keep those that
+    serve, though Kubernetes takes from the replicas of the spec how many have to stay.
     Whoever takes a pod of a group takes the group. So where there are groups all pods but one have to stay: the next
     eviction is for when the group of the last one is whole again.
     """
@@ -34,7 +35,8 @@ def budget_manifest(deployment: Deployment, wanted_replicas: int, *, num_spares:
 def _limit(deployment: Deployment, wanted_replicas: int, num_spares: int) -> Manifest:
     name = deployment.key.name
     if not deployment.parallelism.is_grouped:
-        return {"maxUnavailable": 1 + num_spares, "selector": {"matchLabels": selector_labels(name)}}
+        num_away = deployment.replicas - wanted_replicas
+        return {"maxUnavailable": 1 + num_spares + num_away, "selector": {"matchLabels": selector_labels(name)}}
     return {
         "minAvailable": (wanted_replicas - num_spares) * deployment.parallelism.pipeline - 1,
         "selector": group_pods_selector(name),

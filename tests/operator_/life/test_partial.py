@@ -234,6 +234,16 @@ async def test_sleeping_replicas_keep_no_node_from_being_drained(rig):
     assert budget["spec"]["maxUnavailable"] == 1
 
 
+async def test_replicas_without_a_pod_keep_no_node_from_being_drained(rig):
+    """Kubernetes takes what must stay from the replicas of the spec, whether or not they have pods."""
+    await woken(rig, "Zero")
+    tell(rig, in_flight=64)
+    await rig.until_profiled()
+    await rig.settle()
+    (budget,) = rig.kube.everything(DISRUPTION_BUDGETS)
+    assert (len(rig.pods), budget["spec"]["maxUnavailable"]) == (2, 3)
+
+
 async def test_a_larger_scale_brings_new_replicas_beside_those_that_sleep(rig):
     await woken(rig)
     rig.apply(replicas=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import DISRUPTION_BUDGETS, INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.errors import Forbidden
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.units import GIB
@@ -79,6 +79,15 @@ async def test_while_a_part_serves_the_next_replica_has_the_spare_and_more_load_
     rig.finish_loading()
     await rig.settle()
     assert (states(rig), rig.status["spareReplicas"]) == ([READY] * 3, 0)
+
+
+async def test_a_spare_that_waits_is_none_of_the_replicas_that_sleep_beside_those_that_serve(rig):
+    await empty(rig, replicas=4)
+    await called(rig, in_flight=60)
+    assert states(rig) == [READY, READY, STANDBY]
+    assert rig.told.situation.spares == frozenset()
+    (budget,) = rig.kube.everything(DISRUPTION_BUDGETS)
+    assert budget["spec"]["maxUnavailable"] == 1 + 2, "one, and two of four that are away"
 
 
 async def test_several_spares_wake_one_by_one(rig):
