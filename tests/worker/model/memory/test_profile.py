@@ -2,7 +2,7 @@
 
 import pytest
 
-from dormouse_worker.model.memory.profile import profile_batches, without_soft_prompts
+from dormouse_worker.model.memory.profile import profile_batches, sampling_once, without_soft_prompts
 
 
 @pytest.mark.parametrize("seqs", [1, 4, 64])
@@ -44,3 +44,15 @@ def test_where_soft_prompts_are_taken_the_largest_pass_begins_with_one():
     assert batches[0].sequences == without[0].sequences
     assert batches[1:] == without[1:]
     assert [without_soft_prompts(each) for each in batches] == without
+
+
+def test_where_logits_have_their_place_the_largest_pass_alone_samples_all():
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 100, "max_model_len": 50, "block_size": 4}
+    without = profile_batches(**sizes)
+    batches = sampling_once(without)
+    assert batches[0] == without[0]
+    assert [[each.samples for each in batch.sequences] for batch in batches[1:]] == [
+        [True],
+        [True, False, False, False],
+    ]
+    assert [batch.num_tokens for batch in batches] == [batch.num_tokens for batch in without]

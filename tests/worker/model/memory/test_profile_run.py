@@ -79,6 +79,13 @@ def test_a_small_batch_settles_and_then_all_are_run(meter, directory):
     assert (report.seconds, report.measured_by) == (7.0, "resident memory")
 
 
+def test_a_model_whose_logits_have_their_place_samples_all_sequences_once(meter, directory):
+    runs = []
+    profile(meter, settings(directory), model=dataclasses.replace(MODEL, samples_once=True), runs=runs)
+    num_sampled = [[sum(each.samples for each in batch.sequences) for batch in batches] for batches in runs]
+    assert num_sampled == [[1], [4, 1, 1]]
+
+
 def test_the_estimate_of_graphs_goes_into_the_report(meter, directory):
     report = profile(meter, settings(directory), model=dataclasses.replace(MODEL, graph_bytes=12 * MIB))
     assert (report.graph_bytes, report.num_gpu_blocks) == (12 * MIB, 512 - 362)

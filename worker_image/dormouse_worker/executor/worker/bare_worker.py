@@ -88,6 +88,7 @@ class BareWorker(KernelWorker):
                 spec.block_bytes,
                 model.max_model_len,
                 len(spec.groups),
+                samples_once=True,
                 draft_bytes=draft_bytes,
             ),
             self._meter,

@@ -98,6 +98,17 @@ def without_soft_prompts(batch: Batch) -> Batch:
     return replace(batch, new=tuple(replace(each, lora_slot=-1, num_virtual_tokens=0) for each in batch.new))
 
 
+def sampling_once(batches: list[Batch]) -> list[Batch]:
+    """Return the same passes where memory for logits is kept from one to the next: the first alone samples them all."""
+    largest, *others = batches
+    return [largest, *map(_sampling_first, others)]
+
+
+def _sampling_first(batch: Batch) -> Batch:
+    first, *others = batch.sequences
+    return replace(batch, sequences=(first, *(replace(each, samples=False) for each in others)))
+
+
 def _with_soft_prompt(batch: Batch) -> Batch:
     """Let the first token be a vector of whatever lies in the first slot."""
     first, *others = batch.new

@@ -19,7 +19,7 @@ from dormouse_worker.engine.batch import Batch
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.memory.arithmetic import Limit, Measured, make_report
-from dormouse_worker.model.memory.profile import profile_batches
+from dormouse_worker.model.memory.profile import profile_batches, sampling_once
 from dormouse_worker.model.memory.profile_cache import (
     ProfileCache,
     ProfileKey,
@@ -43,6 +43,7 @@ class ProfiledModel:
     image_rows: int = 0  # of encoded images, that are kept
     images_are_whole: bool = False  # an image's tokens see each other
     takes_soft_prompts: bool = False
+    samples_once: bool = False  # what logits take is kept from pass to pass
     draft_bytes: int = 0  # of the weights, the draft model's
     graph_bytes: int = 0  # of CUDA graphs, estimated: see `memory.estimate_graph_bytes`
     sides: Sides | None = None  # where an encoder reads the prompts
@@ -76,6 +77,8 @@ def profile_memory(
         takes_soft_prompts=model.takes_soft_prompts,
         sides=model.sides,
     )
+    if model.samples_once:
+        batches = sampling_once(batches)
 
     def measure() -> Measured:
         return meter.measure(
