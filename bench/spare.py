@@ -1,15 +1,18 @@
 """How soon a worker serves again after its engine was killed, and after STANDBY: with a spare engine beside without.
 
 The time is from the SIGKILL, or from the order to wake, to the first token of a request, the agreement on blocks
-included. The spare has imported everything by then: it waits until it takes no more of the processor.
+included. The spare has imported everything by then: it waits until it takes no more of the processor. As in pods, the
+worker remembers what its first engine profiled.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +23,7 @@ from bench.models import ensure_model
 from bench.options import Options, main
 from bench.results import AtMost, Row
 from bench.startup import one_token
-from bench.worker import Worker
+from bench.worker import Worker, ready_worker
 from dormouse_api.v1 import inference_pb2 as pb
 
 QUIET_S = 1.0  # without any work: it waits
@@ -40,17 +43,13 @@ def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
     spare_bytes = 0
     for _ in range(options.reps):
         for has_spare in (True, False):
-            worker = Worker(model, flags=("--threads", str(options.threads), *(["--spare-engine"] * has_spare)))
-            try:
-                worker.open()
+            with _worker(model, options, has_spare=has_spare) as worker:
                 spare_bytes = _settled(worker, has_spare=has_spare) or spare_bytes
                 os.kill(_engines(worker)[0], signal.SIGKILL)
                 kills[has_spare].append(_until_token(worker, message))
                 _settled(worker, has_spare=has_spare)
                 worker.sleep(3)
                 wakes[has_spare].append(_until_token(worker, message, worker.wake_up))
-            finally:
-                worker.close()
             console.print(f"  {name}, spare {has_spare}: {kills[has_spare][-1]:.2f} s, {wakes[has_spare][-1]:.2f} s")
     return [
         Row(
@@ -59,6 +58,15 @@ def _measure_model(name: str, options: Options, console: Console) -> list[Row]:
         Row(f"wake from STANDBY → first token, {name}", median(wakes[True]), "s", median(wakes[False])),
         Row(f"host memory of a spare that waits, {name}", spare_bytes / MIB, "MiB"),
     ]
+
+
+@contextmanager
+def _worker(model: Path, options: Options, *, has_spare: bool) -> Iterator[Worker]:
+    """A worker that serves."""
+    with tempfile.TemporaryDirectory() as profiles:
+        flags = ("--threads", str(options.threads), "--profile-cache", profiles, *(["--spare-engine"] * has_spare))
+        with ready_worker(model, flags=flags) as worker:
+            yield worker
 
 
 def _until_token(worker: Worker, message: pb.GenerateRequest, begin: Callable[[], object] = lambda: None) -> float:
