@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import EMBED, GENERATE
+from dormouse_worker.common.tasks import GENERATE, POOLING
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.model.bare.choose import read_model
 from dormouse_worker.model.bare_pooling.choose import read_embedder
@@ -24,7 +24,8 @@ def why_torch(settings: EngineSettings, task: str, files: ModelFiles, kernels: K
         return reason
     if isinstance(kernels, Missing):
         return kernels.reason
-    found = read_embedder(settings, files) if task == EMBED else read_model(settings, files)
+    is_pooled = task in POOLING
+    found = read_embedder(settings, task, files, kernels) if is_pooled else read_model(settings, files)
     return found.reason if isinstance(found, Unfit) else None
 
 
@@ -32,7 +33,7 @@ def _asked(settings: EngineSettings, task: str) -> Iterator[str]:
     """Yield what the settings ask for that only torch has."""
     wanted = {
         "engine_runtime": settings.engine_runtime == "torch",
-        "task": task not in (EMBED, GENERATE),
+        "task": task not in POOLING | {GENERATE},
         "device": settings.device != "cpu",
         "tensor_parallel_size": settings.tensor_parallel_size > 1,
         "pipeline_parallel_size": settings.pipeline_parallel_size > 1,

@@ -35,6 +35,11 @@ class Kernels:
         return f"Kernels({self.name}, {self.num_threads} threads)"
 
     @property
+    def multiplies_bfloat16(self) -> bool:
+        """Return whether the processor does; elsewhere each number of a weight becomes float32 at first."""
+        return self.name == "avx512bf16"
+
+    @property
     def num_threads(self) -> int:
         """Return how many threads compute."""
         return int(self._library.dm_num_threads())

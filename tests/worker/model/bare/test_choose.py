@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import GENERATE, SCORE
+from dormouse_worker.common.tasks import GENERATE, TRANSCRIBE
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.without_torch import why_torch
 from dormouse_worker.native.library import Missing, load_kernels
@@ -69,7 +69,7 @@ def test_weights_are_rounded_without_torch_unless_a_sum_would_not_hold_their_pro
 
 
 def test_so_is_what_the_model_is_for_and_a_lack_of_kernels(model_of):
-    assert why(model_of(), SCORE) == "task asks for it"
+    assert why(model_of(), TRANSCRIBE) == "task asks for it"
     assert why(model_of(), kernels=Missing("nobody compiled them")) == "nobody compiled them"
 
 

@@ -1,5 +1,7 @@
 """Vectors of packed texts are those that transformers makes of each text alone."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,9 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
 from dormouse_worker.model.device.cpu import CpuDevice
-from dormouse_worker.model.pooling.loader import load_pooler
+from dormouse_worker.model.pooling.loader import load_pooler, slow_words
 from dormouse_worker.model.testing_pooling import ARCHITECTURES, reference_hidden, write_tiny_encoder
+from dormouse_worker.native.library import Missing, load_kernels
 
 TEXTS = [[7 * i % 250 + 5 for i in range(length)] for length in (12, 3, 12, 1, 30)]
 TEXTS[2] = [token_id + 1 for token_id in TEXTS[2]]  # as long as another one, and not equal
@@ -126,3 +129,26 @@ def test_a_text_is_as_long_as_positions_files_and_a_pass_allow(tmp_path, loaded)
         loaded(path, max_model_len=65)
     with pytest.raises(InvalidSettings, match="maxModelLen 60 is above maxNumBatchedTokens 50"):
         loaded(path, max_model_len=60, max_num_batched_tokens=50)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "multiplies", "is_told"),
+    [
+        ("bfloat16", "cpu", False, True),
+        ("float16", "cpu", False, True),
+        ("float32", "cpu", False, False),
+        ("bfloat16", "cpu", True, False),
+        ("bfloat16", "meta", False, False),
+    ],
+)
+def test_a_type_that_the_processor_computes_in_software_is_told(dtype, device, multiplies, is_told):
+    kernels = SimpleNamespace(multiplies_bfloat16=multiplies)
+    words = slow_words(dtype, torch.device(device), kernels)
+    assert words == (f"; {dtype} is slow on this processor: dtype float32 is faster, in twice the memory" * is_told)
+    assert slow_words(dtype, torch.device(device), Missing("none")) == ""
+
+
+def test_a_models_status_tells_it(tmp_path, loaded):
+    model = loaded(write_tiny_encoder(tmp_path), dtype="bfloat16")
+    is_slow = not load_kernels().multiplies_bfloat16
+    assert model.info.compute_path.endswith("float32 is faster, in twice the memory") == is_slow

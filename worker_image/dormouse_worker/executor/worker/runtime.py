@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.common.tasks import EMBED
+from dormouse_worker.common.tasks import POOLING
 from dormouse_worker.executor.worker.wrapper import BARE_CLASS, BARE_POOLING_CLASS, worker_class_of
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.files.task_files import task_of
@@ -30,4 +30,4 @@ def choose_worker(settings: EngineSettings, environ: Mapping[str, str], files: M
     logger.info("%s", "an engine without torch" if reason is None else f"an engine with torch: {reason}")
     if reason is not None:
         return with_torch
-    return BARE_POOLING_CLASS if task == EMBED else BARE_CLASS
+    return BARE_POOLING_CLASS if task in POOLING else BARE_CLASS

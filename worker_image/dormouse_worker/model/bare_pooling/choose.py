@@ -5,32 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dormouse_worker.common.settings import NONE, EngineSettings
+from dormouse_worker.common.tasks import HEADS
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.model.bare.choose import STORED, odd_tensors
-from dormouse_worker.model.bare_pooling.config import UNUSED, EncoderConfig, read_encoder, shapes_of
+from dormouse_worker.model.bare_pooling.config import EncoderConfig, read_encoder, shapes_of, unused_of
+from dormouse_worker.model.bare_pooling.families import EMBEDDED
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.model.pooling.made import read_made
+from dormouse_worker.model.pooling.made import Made, read_made
+from dormouse_worker.native.library import Kernels
 
-DTYPE = "float32"  # what is computed in, and what the files have
 
-
-def read_embedder(settings: EngineSettings, files: ModelFiles) -> EncoderConfig | Unfit:
+def read_embedder(settings: EngineSettings, task: str, files: ModelFiles, kernels: Kernels) -> EncoderConfig | Unfit:
     """Return the sizes of an encoder whose files are what is computed without torch, or where they differ."""
-    config = read_encoder(files.config)
+    config = read_encoder(files.config, has_head=task in HEADS)
     if isinstance(config, Unfit):
         return config
-    reason = next(_differences(settings, config, files), None)
+    reason = next(_differences(settings, config, files, kernels), None)
     return config if reason is None else Unfit(reason)
 
 
-def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFiles) -> Iterator[str]:
+def stored_type(config: EncoderConfig, files: ModelFiles) -> str:
+    """Return the type of the files' weights, bfloat16 or float32; where they have others, they are not read here."""
+    words = files.tensors.get(config.table(EMBEDDED[0]))
+    return "bfloat16" if words is not None and words.dtype == STORED["bfloat16"] else "float32"
+
+
+def count_labels(made: Made) -> int:
+    """Return how many labels a classifier's head has, 0 where there is no head."""
+    return 0 if made.head is None else len(made.head.labels)
+
+
+def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFiles, kernels: Kernels) -> Iterator[str]:
     if files.gguf is not None:
         yield "its weights lie in a GGUF file"
     if settings.quantization != NONE:
         yield f"quantization is {settings.quantization}"
-    if (dtype := resolve_dtype(settings.dtype, files.config)) not in (DTYPE, ""):
-        yield f"its type is {dtype}"
-    yield from odd_tensors(shapes_of(config), files.tensors, STORED[DTYPE], UNUSED)
-    if read_made(settings, files).pooling.dense:
+    stored, wanted = stored_type(config, files), resolve_dtype(settings.dtype, files.config)
+    if wanted not in ("float32", stored, ""):  # what is computed is float32 of either
+        yield f"its type is {wanted}"
+    if stored == "bfloat16" and kernels.multiplies_bfloat16:
+        yield "its weights are bfloat16, which this processor multiplies, and torch does so faster"
+    made = read_made(settings, files)
+    shapes = shapes_of(config, count_labels(made))
+    yield from odd_tensors(shapes, files.tensors, STORED[stored], unused_of(config) - shapes.keys())
+    if made.pooling.dense:
         yield "a layer stands behind its pooling"

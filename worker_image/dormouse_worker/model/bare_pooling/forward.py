@@ -1,5 +1,7 @@
 """A pass of an encoder over packed texts, by our kernels, in float32: every number has the same bits in every batch.
 
+Weights may be bfloat16: each becomes the float32 that it stands for when it is multiplied, or looked up.
+
 rows       | text 0 | text 1 |   text 2   |     [T, hidden], one behind the other, without padding
 attention  each row sees its own text, what follows included: keys and values are used where the maps put them, as a
 paged cache with blocks of one token
@@ -15,22 +17,10 @@ import numpy as np
 
 from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.bare.weight_plan import Maps
-from dormouse_worker.model.bare_pooling.config import (
-    ATTENDED,
-    ATTENDED_NORM,
-    EMBEDDED,
-    KEY,
-    LAYER_NORM,
-    NARROW,
-    QUERY,
-    VALUE,
-    WIDE,
-    EncoderConfig,
-    prefix,
-)
+from dormouse_worker.model.bare_pooling.config import EncoderConfig
+from dormouse_worker.model.bare_pooling.maps import KernelMaps
 from dormouse_worker.model.scratch import Floats, address_of
-from dormouse_worker.model.tensors import pointer_to
+from dormouse_worker.model.tensors import floats_of
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels
@@ -51,10 +41,11 @@ class _Layer:
 class NativeEncoder:
     """A BERT, or one of its kind: learned positions, norms behind the blocks, GELU. Weights are the store's."""
 
-    def __init__(self, config: EncoderConfig, weights: WeightStore, maps: Maps, kernels: Kernels) -> None:
-        self._config, self._weights, self._kernels = config, weights, kernels
-        self._norm = self._norm_of("embeddings.LayerNorm")
-        self._layers = [self._layer_of(maps, prefix(layer)) for layer in range(config.num_hidden_layers)]
+    def __init__(self, config: EncoderConfig, weights: WeightStore, maps: KernelMaps, kernels: Kernels) -> None:
+        self._config, self._weights, self._maps, self._kernels = config, weights, maps, kernels
+        self._norms: list[Floats] = []  # to which the structures below point
+        self._norm = self._norm_of(f"{config.root}embeddings.LayerNorm")
+        self._layers = [self._layer_of(config.begins(layer)) for layer in range(config.num_hidden_layers)]
         self._scratch: Floats = np.empty(0, dtype=np.float32)
 
     def __repr__(self) -> str:
@@ -78,30 +69,28 @@ class NativeEncoder:
         attention = self._attention(two, three)
         batch = packed.describe()
         for layer in self._layers:
-            self._multiply(one, layer.key, two)
-            self._multiply(one, layer.value, three)
-            self._multiply(one, layer.query, four)
+            self._maps.multiply(one, layer.key, two)
+            self._maps.multiply(one, layer.value, three)
+            self._maps.multiply(one, layer.query, four)
             query = abi.Heads(address_of(four), hidden, self._config.head_size)
             self._kernels.attend(attention, batch, batch.groups.contents, query, address_of(embedded))
-            self._multiply(embedded, layer.attended, two)
+            self._maps.multiply(embedded, layer.attended, two)
             self._normalize(two, one, layer.attended_norm, one)
-            self._multiply(one, layer.wide, wide)
+            self._maps.multiply(one, layer.wide, wide)
             self._kernels.gate(address_of(wide), wide.size)
-            self._multiply(wide, layer.narrow, two)
+            self._maps.multiply(wide, layer.narrow, two)
             self._normalize(two, one, layer.norm, one)
         return one
 
     def _embed(self, packed: _Packed) -> Floats:
         """Return the sum of what stands for each token, its place and its kind, [T, hidden]."""
-        words, places, kinds = (self._table(name) for name in EMBEDDED)
-        embedded: Floats = words[packed.token_ids]  # a copy
-        embedded += places[packed.positions + self._config.first_position]
-        embedded += kinds[packed.kinds] if packed.kinds is not None and len(kinds) > 1 else kinds[0]
+        words, places, *kinds = (self._weights.tensor(self._config.table(name)) for name in self._config.embedded)
+        embedded = floats_of(words[packed.token_ids])  # a copy
+        embedded += floats_of(places[packed.positions + self._config.first_position])
+        for table in kinds:
+            has_pairs = packed.kinds is not None and len(table) > 1
+            embedded += floats_of(table[packed.kinds] if has_pairs else table[:1])
         return embedded
-
-    def _table(self, name: str) -> Floats:
-        table: Floats = self._weights.tensor(f"embeddings.{name}.weight")
-        return table
 
     def _rows(self, count: int, sizes: Sequence[int]) -> list[Floats]:
         """Return room for so many rows of each size, of which nothing is known."""
@@ -126,34 +115,32 @@ class NativeEncoder:
             values=address_of(values),
         )
 
-    def _multiply(self, rows: Floats, linear: abi.Linear, out: Floats) -> None:
-        sizes = {"num_rows": len(rows), "columns": rows.shape[1], "num_outputs": out.shape[1]}
-        self._kernels.multiply(abi.FLOAT32, address_of(rows), linear, address_of(out), **sizes)
-
     def _normalize(self, rows: Floats, more: Floats | None, norm: abi.LayerNorm, out: Floats) -> None:
         other = None if more is None else address_of(more)
         sizes = {"num_rows": len(rows), "columns": rows.shape[1]}
         self._kernels.normalize(address_of(rows), other, norm, address_of(out), **sizes)
 
-    def _layer_of(self, maps: Maps, begins: str) -> _Layer:
-        def linear(name: str) -> abi.Linear:
-            found = maps(begins + name)
-            return abi.Linear(pointer_to(found.weight), pointer_to(found.bias), abi.PLAIN, None)
-
+    def _layer_of(self, begins: str) -> _Layer:
+        names = self._config.family.layer
+        query, key, value, attended, wide, narrow = (
+            self._maps.linear(begins + name)
+            for name in (names.query, names.key, names.value, names.attended, names.wide, names.narrow)
+        )
         return _Layer(
-            query=linear(QUERY),
-            key=linear(KEY),
-            value=linear(VALUE),
-            attended=linear(ATTENDED),
-            wide=linear(WIDE),
-            narrow=linear(NARROW),
-            attended_norm=self._norm_of(begins + ATTENDED_NORM),
-            norm=self._norm_of(begins + LAYER_NORM),
+            query=query,
+            key=key,
+            value=value,
+            attended=attended,
+            wide=wide,
+            narrow=narrow,
+            attended_norm=self._norm_of(begins + names.attended_norm),
+            norm=self._norm_of(begins + names.norm),
         )
 
     def _norm_of(self, name: str) -> abi.LayerNorm:
-        weight, bias = (pointer_to(self._weights.tensor(f"{name}.{kind}")) for kind in ("weight", "bias"))
-        return abi.LayerNorm(weight, bias, self._config.layer_norm_eps)
+        weight, bias = (floats_of(self._weights.tensor(f"{name}.{kind}")) for kind in ("weight", "bias"))
+        self._norms += [weight, bias]
+        return abi.LayerNorm(address_of(weight), address_of(bias), self._config.layer_norm_eps)
 
 
 class _Packed:

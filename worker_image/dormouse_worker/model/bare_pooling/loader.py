@@ -14,13 +14,16 @@ from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.bare.loader import reserve
 from dormouse_worker.model.bare.weight_plan import plan_plain
-from dormouse_worker.model.bare_pooling.choose import DTYPE, read_embedder
-from dormouse_worker.model.bare_pooling.config import shapes_of
+from dormouse_worker.model.bare_pooling.choose import count_labels, read_embedder, stored_type
+from dormouse_worker.model.bare_pooling.config import EncoderConfig, shapes_of
 from dormouse_worker.model.bare_pooling.forward import NativeEncoder
-from dormouse_worker.model.bare_pooling.head import vectors_of
+from dormouse_worker.model.bare_pooling.head import Head, LabelHead, VectorHead
+from dormouse_worker.model.bare_pooling.maps import KernelMaps
+from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.pooling.made import Made, read_made, resolve_length
+from dormouse_worker.model.tensors import ARRAY_DTYPES
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native.library import Kernels
@@ -30,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BareRunner:
-    """Computes passes: hidden states, then a vector of each text."""
+    """Computes passes: hidden states, then the numbers of each text."""
 
     encoder: NativeEncoder
-    made: Made
+    head: Head
 
     def execute(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute the batch; return the vector of each sequence, in order."""
+        """Compute the batch; return the numbers of each sequence, in order."""
         hidden = self.encoder.hidden_states(batch.sequences)
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told
-            vectors = vectors_of(hidden, batch.sequences, self.made.pooling)
+            vectors = self.head.outputs(hidden, batch.sequences)
         odd = tuple(place for place, vector in enumerate(vectors) if not np.isfinite(vector).all())
         return PoolingOutput([vector.astype("<f4").tobytes() for vector in vectors], odd)
 
@@ -51,8 +54,10 @@ class BarePooler:
     runner: BareRunner
     weights: WeightStore  # owns the memory of all tensors
     load_report: LoadReport
+    made: Made
     max_model_len: int
     vocab_size: int
+    dtype: str
     num_parameters: int
     kernels: Kernels
 
@@ -64,17 +69,18 @@ class BarePooler:
     @property
     def info(self) -> ModelInfo:
         """Return what the front cannot read from files."""
-        report, pooling = self.load_report, self.runner.made.pooling
+        report, pooling = self.load_report, self.made.pooling
         return ModelInfo(
             self.num_parameters,
-            DTYPE,
+            self.dtype,
             report.num_bytes,
             report.seconds,
             compute_path=f"{NATIVE} {self.kernels.name}, without torch",
             vocab_size=self.vocab_size,
-            task=self.runner.made.task,
-            embedding_size=self.runner.encoder.hidden_size * len(pooling.modes),
+            task=self.made.task,
+            embedding_size=0 if self.made.head else self.runner.encoder.hidden_size * len(pooling.modes),
             dimensions=pooling.dimensions,
+            labels=self.made.head.labels if self.made.head else (),
         )
 
 
@@ -84,25 +90,34 @@ def load_embedder(settings: EngineSettings, device: Device, kernels: Kernels) ->
     Raises ModelInvalid, …Changed, InvalidSettings, …Memory.
     """
     files = check_model_files(settings.model_path, settings.load_format)
-    config, made = read_embedder(settings, files), read_made(settings, files)
+    made = read_made(settings, files)
+    config = read_embedder(settings, made.task, files, kernels)
     if isinstance(config, Unfit):  # it changed since
         raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
     max_model_len = resolve_length(config.max_position_embeddings - config.first_position, settings, made)
-    plan = plan_plain(shapes_of(config), np.dtype(DTYPE), ())
+    stored = stored_type(config, files)
+    plan = plan_plain(shapes_of(config, count_labels(made)), ARRAY_DTYPES[stored], ())
     weights = reserve(settings, device, plan)
     try:
         report = weights.load(settings.load_format)
-        encoder = NativeEncoder(config, weights, plan.maps_in(weights), kernels)
+        maps = KernelMaps(plan.maps_in(weights), stored, kernels)
+        runner = BareRunner(NativeEncoder(config, weights, maps, kernels), _head(config, made, maps))
     except BaseException:
         weights.close()
         raise
     logger.info("%s: %s", files.path, report)
     return BarePooler(
-        BareRunner(encoder, made),
+        runner,
         weights,
         report,
+        made,
         max_model_len,
         config.vocab_size,
+        resolve_dtype(settings.dtype, files.config) or stored,
         plan.num_parameters,
         kernels,
     )
+
+
+def _head(config: EncoderConfig, made: Made, maps: KernelMaps) -> Head:
+    return VectorHead(made.pooling) if made.head is None else LabelHead(config.family.head, made.head, maps)

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
@@ -27,6 +28,7 @@ from dormouse_worker.model.weights.kind import ModelKind
 from dormouse_worker.model.weights.loading import LoadedWeights, load_weights
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
+from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +59,22 @@ class LoadedPooler:
             str(module.dtype).removeprefix("torch."),
             report.num_bytes,
             report.seconds,
-            compute_path=f"transformers, {type(module).__name__} over packed texts; not native: it makes no text",
+            compute_path=f"transformers, {type(module).__name__} over packed texts; not native: it makes no text"
+            + slow_words(str(module.dtype).removeprefix("torch."), self.runner.encoder.device, load_kernels()),
             vocab_size=self.vocab_size,
             task=self.made.task,
             embedding_size=self.runner.head.size if self.made.task == EMBED else 0,
             dimensions=self.made.pooling.dimensions,
             labels=self.made.head.labels if self.made.head is not None else (),
         )
+
+
+def slow_words(dtype: str, device: torch.device, kernels: Kernels | Missing) -> str:
+    """Return what to tell of a type of 16 bits that this processor computes in software, "" where it does not."""
+    is_fast = device.type != "cpu" or dtype not in ("bfloat16", "float16")
+    if is_fast or isinstance(kernels, Missing) or kernels.multiplies_bfloat16:
+        return ""
+    return f"; {dtype} is slow on this processor: dtype float32 is faster, in twice the memory"
 
 
 def load_pooler(settings: EngineSettings, device: Device) -> LoadedPooler:
