@@ -25,6 +25,8 @@
                 (`python -m bench.structured_sets`: accepted tokens beside xgrammar's)
     speculation drafts beside none on a real chat model, and what proposing takes
     tasks       decisions beside prefilling their tokens; vectors beside padded batches; a long text cut
+    systemone   questions about one text over HTTP beside vLLM's own server (tasks.json)
+    task_equality  vectors, labels, decisions and Whisper's tokens beside transformers in float32 (tasks.json)
     vectors     an embedder behind a gateway, over HTTP: texts per second, a short query beside bulk work (tasks.json)
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     speech      Whisper's real-time factor, one stream, beside faster-whisper and openai-whisper (tasks.json)
@@ -78,6 +80,8 @@ from bench import (
     startup,
     structured,
     switch,
+    systemone,
+    task_equality,
     tasks,
     tenants,
     throughput,
@@ -109,6 +113,8 @@ BENCHMARKS: dict[str, Measure] = {
     "structured": structured.measure,
     "speculation": speculation.measure,
     "tasks": tasks.measure,
+    "systemone": systemone.measure,
+    "task_equality": task_equality.measure,
     "speech": speech.measure,
     "multimodal": multimodal.measure,
     "switch": switch.measure,

@@ -4,7 +4,8 @@ Decisions: 16 questions of 30 tokens about a state of 2,000, beside one prompt o
 and 400 questions, as many as a call may have. The state is new each time.
 Vectors: 128 texts of 16 to 256 tokens, of encoders with the shapes of MiniLM and BERT-base and random weights, beside
 transformers in padded batches of 32 texts sorted by length, which is what sentence-transformers computes, and beside
-OpenVINO in the same batches if `make bench-vector-peers` was run. All in float32, ours in bfloat16, too; in turns.
+OpenVINO in the same batches if `make bench-vector-peers` was run. All in float32, ours also of files in bfloat16; in
+turns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -59,7 +61,6 @@ ENCODERS = {"MiniLM": (384, 6, 12, 1536), "BERT-base": (768, 12, 12, 3072)}
 VOCAB_SIZE = 30522
 VECTOR_GOALS = {"padded batches in float32": 2, "OpenVINO in float32": 1.1}
 Dtype = Literal["float32", "bfloat16"]
-DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 LONG_TEXT_TOKENS, KEPT_TOKENS = 200_000, 512
 
 
@@ -153,6 +154,8 @@ def _front() -> Row:
 
 def _vectors(name: str, directory: Path, options: Options, console: Console) -> Iterator[Row]:
     module = write_encoder(directory, *ENCODERS[name])
+    directories: dict[Dtype, Path] = {"float32": directory, "bfloat16": directory / "halved"}
+    deepcopy(module).bfloat16().save_pretrained(directories["bfloat16"])
     rng = random.Random(7)
     lengths = [rng.randint(SHORTEST, LONGEST) for _ in range(options.count or NUM_TEXTS)]
     texts = [[rng.randrange(1000, VOCAB_SIZE) for _ in range(length)] for length in lengths]
@@ -160,7 +163,7 @@ def _vectors(name: str, directory: Path, options: Options, console: Console) -> 
         peers: dict[str, Callable[[], float]] = {"padded batches in float32": lambda: padded(module, texts)}
         if VECTOR_PEERS.is_made:
             peers["OpenVINO in float32"] = _openvino(directory, ENCODERS[name][2], texts, options, opened)
-        ours = {dtype: _ours(directory, dtype, texts, options, opened) for dtype in DTYPES}
+        ours = {dtype: _ours(path, dtype, texts, options, opened) for dtype, path in directories.items()}
         laps = [{way: once() for way, once in (peers | ours).items()} for _ in range(options.reps + 1)]
     best = {way: min(lap[way] for lap in laps) for way in laps[0]}
     console.print(f"  {name}: {best}", highlight=False)

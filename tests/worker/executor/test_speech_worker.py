@@ -4,13 +4,11 @@ Tokens are those of transformers' `generate` in float32, window after window.
 """
 
 import json
-import time
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import WhisperFeatureExtractor
 
 from dormouse_worker.common.commands import TAGS
 from dormouse_worker.common.errors import (
@@ -24,13 +22,10 @@ from dormouse_worker.common.errors import (
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import AddWindow, WindowParams
-from dormouse_worker.engine.speech.engine import SpeechEngine, SpeechLimits
 from dormouse_worker.executor.single_process import SingleProcessExecutor
 from dormouse_worker.files.speech_files import read_speech
-from dormouse_worker.front.speech.segments import Span, cut
 from dormouse_worker.model.testing_speech import RATE_HZ, heard, write_whisper
-
-PLACES = 3
+from tests.worker.executor.speech_kit import PLACES, Listener, noise, start
 
 
 @pytest.fixture(scope="module")
@@ -53,53 +48,6 @@ def make(tmp_path):
     yield made_of
     for executor in made:
         executor.shutdown()
-
-
-def start(executor):
-    executor.init_device()
-    executor.load_model()
-    assert executor.determine_num_available_blocks() == (PLACES, 0)
-    executor.initialize_cache(PLACES, 0)
-    return executor
-
-
-def noise(seconds, seed=0):
-    return (np.random.default_rng(seed).standard_normal(round(RATE_HZ * seconds)) * 0.1).astype(np.float32)
-
-
-class Listener:
-    """Hears a sound window by window, as the front does."""
-
-    def __init__(self, executor, path, folder):
-        self.spec, self.folder = read_speech(path), folder
-        self.features = WhisperFeatureExtractor.from_pretrained(path)
-        self.engine = SpeechEngine(executor, SpeechLimits(PLACES, self.spec.max_target_positions), time.monotonic)
-
-    def hear(self, sound, task="transcribe", **params):
-        how = {"truncation": False, "padding": "longest"} if len(sound) > self.features.n_samples else {}
-        (frames,) = self.features(sound, sampling_rate=RATE_HZ, return_tensors="np", **how)["input_features"]
-        segments, first = [], 0
-        while first < frames.shape[1]:
-            span = Span(first, min(self.spec.window_frames, frames.shape[1] - first))
-            output = self.window(frames.T[first : first + span.count], task, **params)
-            made = cut([] if output.is_silent else output.token_ids, span, self.spec)
-            segments += made.segments
-            first += made.num_frames
-        return [segment.token_ids for segment in segments]
-
-    def window(self, frames, task, *, languages=(), **params):
-        window = np.zeros((self.spec.window_frames, self.spec.num_mels), np.float32)
-        window[: len(frames)] = frames
-        window.tofile(self.folder / "w")
-        prompt = [self.spec.start, self.spec.languages["en"], self.spec.tasks[task]]
-        most = self.spec.max_target_positions - len(prompt)
-        params = WindowParams(max_tokens=most, bytes_per_token=self.spec.bytes_per_token, **params)
-        assert self.engine.add(AddWindow("a", "w", prompt, params, 0, list(languages))) is None
-        while True:
-            outputs = self.engine.step()
-            assert not outputs.failed
-            if outputs.windows:
-                return outputs.windows[0]
 
 
 @pytest.fixture

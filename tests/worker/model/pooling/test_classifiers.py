@@ -1,5 +1,7 @@
 """Numbers of packed texts and pairs are those that transformers' classifiers make of each alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from dormouse_worker.model.testing_pooling import reference_logits, write_tiny_c
 TEXTS = [[7 * i % 250 + 5 for i in range(length)] for length in (12, 3, 12, 1, 30)]
 TEXTS[2] = [token_id + 1 for token_id in TEXTS[2]]  # as long as another one, and not equal
 # Each family's head is another: a pooler in the backbone, one behind it, bare layers, the last token but padding.
-HEADS = {
+HEADS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {},
     "xlm-roberta": {},
