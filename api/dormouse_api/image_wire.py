@@ -15,9 +15,11 @@ from dormouse_api.varint import read_varint
 MAX_FIELDS = 20_000  # that are looked at; a message with more is taken for one without images
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
-_CHAT_TO_PART, _IMAGE, _FRAME = (1, 8), (2,), (4, 1)
-_WAYS = {  # from the message to an image, or to a video's frame: the fields on the way
-    kind: tuple((kind.DESCRIPTOR.fields_by_name["chat"].number, *_CHAT_TO_PART, *last) for last in (_IMAGE, _FRAME))
+_CHAT_TO_PART, _IMAGE, _FRAME, _SOUND = (1, 8), (2,), (4, 1), (5,)
+_WAYS = {  # from the message to an image, to a video's frame, or to a sound: the fields on the way
+    kind: tuple(
+        (kind.DESCRIPTOR.fields_by_name["chat"].number, *_CHAT_TO_PART, *last) for last in (_IMAGE, _FRAME, _SOUND)
+    )
     for kind in (pb.GenerateRequest, pb.TokenizeRequest)
 } | {pb.TranscribeRequest: ((pb.TranscribeRequest.DESCRIPTOR.fields_by_name["audio"].number,),)}
 _LIMITS = {pb.TranscribeRequest: ("sound", MAX_AUDIO_BYTES)}

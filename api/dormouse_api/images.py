@@ -1,4 +1,4 @@
-"""Images and videos in a conversation: how they come, how many and how large they may be. Decodes no picture.
+"""Images, videos and sounds in a conversation: how they come, how many and how large they may be. Decodes none.
 
 Every limit is checked before anything is decoded. What is refused says field, value and limit, and shows nothing of an
 image.
@@ -11,7 +11,15 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dormouse_api.limits import MAX_FPS, MAX_FRAMES, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MIN_FPS
+from dormouse_api.limits import (
+    MAX_AUDIO_BYTES,
+    MAX_FPS,
+    MAX_FRAMES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_BYTES,
+    MIN_FPS,
+)
 from dormouse_api.v1 import inference_pb2 as pb
 
 DATA = "data:"
@@ -25,7 +33,7 @@ _BASE64_GROUP = (4, 3)  # so many characters are so many bytes
 
 
 class BadImage(ValueError):
-    """An image cannot be taken; says its value and the limit."""
+    """An image, a video or a sound cannot be taken; says its value and the limit."""
 
     def __init__(self, value: str, limit: str) -> None:
         super().__init__(f"{value}; allowed: {limit}")
@@ -76,10 +84,19 @@ def part_of_url(url: str) -> pb.ContentPart:
     return pb.ContentPart(image=from_data_url(url))
 
 
-def from_base64(data: str) -> bytes:
+def sound_from_url(url: str) -> bytes:
+    """Return the sound that a data URL holds. Raises BadImage; its kind is told by the file."""
+    head, comma, data = url.partition(",") if "," in url[:_HEAD_CHARS] else ("", "", "")
+    if not (comma and head.startswith(f"{DATA}audio/") and head.endswith(";base64")):
+        raise BadImage("no data URL of a sound", "data:audio/KIND;base64,…")
+    return from_base64(data, is_sound=True)
+
+
+def from_base64(data: str, *, is_sound: bool = False) -> bytes:
     """Return the file. Raises BadImage; its size is known before it is decoded."""
     num_chars, num_bytes = _BASE64_GROUP
-    _check_size(len(data) // num_chars * num_bytes - 2)  # at most two characters fill it up
+    size = len(data) // num_chars * num_bytes - 2  # at most two characters fill it up
+    (_check_sound_size if is_sound else _check_size)(size)
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -101,14 +118,19 @@ def frames_of(chat: pb.Chat) -> Iterator[bytes]:
     return (frame for video in videos_of(chat) for frame in video.frames)
 
 
+def sounds_of(chat: pb.Chat) -> Iterator[bytes]:
+    """Yield the conversation's sounds in their order."""
+    return (part.audio for message in chat.messages for part in message.parts if part.WhichOneof("part") == "audio")
+
+
 def num_image_bytes(chat: pb.Chat) -> int:
-    """Return how large all images and frames of a conversation are together."""
-    return sum(map(len, images_of(chat))) + sum(map(len, frames_of(chat)))
+    """Return how large all images, frames and sounds of a conversation are together."""
+    return sum(map(len, [*images_of(chat), *frames_of(chat), *sounds_of(chat)]))
 
 
 def check_chat_images(chat: pb.Chat) -> None:
-    """Raise BadImage for images or videos of a conversation that are too many, too large, or nothing."""
-    images, frames, num_videos = list(images_of(chat)), list(frames_of(chat)), 0
+    """Raise BadImage for images, videos or sounds of a conversation that are too many, too large, or nothing."""
+    images, frames, sounds, num_videos = list(images_of(chat)), list(frames_of(chat)), list(sounds_of(chat)), 0
     for video in videos_of(chat):
         num_videos += 1
         if not video.frames:
@@ -119,8 +141,12 @@ def check_chat_images(chat: pb.Chat) -> None:
         raise BadImage(f"{len(frames)} frames", f"at most {MAX_FRAMES} of all videos together")
     if num_videos and len(images) + num_videos > MAX_IMAGES:
         raise BadImage(f"{len(images) + num_videos} images and videos", f"at most {MAX_IMAGES}")
+    if sounds and len(images) + num_videos + len(sounds) > MAX_IMAGES:
+        count = len(images) + num_videos + len(sounds)
+        raise BadImage(f"{count} images, videos and sounds", f"at most {MAX_IMAGES}")
     check_images(images)
     _check_files([*images, *frames])
+    _check_sounds(sounds, sum(map(len, images)) + sum(map(len, frames)))
 
 
 def check_images(images: Iterable[bytes]) -> None:
@@ -142,16 +168,32 @@ def _check_files(files: Sequence[bytes]) -> None:
         raise BadImage(f"images of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
 
 
+def _check_sounds(sounds: Iterable[bytes], total: int) -> None:
+    """Raise BadImage for a sound that is empty or too large; `total` is how large all else is."""
+    for sound in sounds:
+        total += len(sound)
+        if not sound:
+            raise BadImage("an empty sound", "the bytes of a file")
+        _check_sound_size(len(sound))
+    if total > MAX_IMAGES_BYTES:
+        raise BadImage(f"images and sounds of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
+
+
+def _check_sound_size(num_bytes: int) -> None:
+    if num_bytes > MAX_AUDIO_BYTES:
+        raise BadImage(f"a sound of {num_bytes} bytes", f"at most {MAX_AUDIO_BYTES} bytes")
+
+
 def _check_size(num_bytes: int) -> None:
     if num_bytes > MAX_IMAGE_BYTES:
         raise BadImage(f"an image of {num_bytes} bytes", f"at most {MAX_IMAGE_BYTES} bytes")
 
 
 def forget_images(chat: pb.Chat) -> None:
-    """Empty the conversation's images and videos: nobody needs their bytes any more."""
+    """Empty the conversation's images, videos and sounds: nobody needs their bytes any more."""
     for message in chat.messages:
         for part in message.parts:
-            if part.WhichOneof("part") == "image":
-                part.image = b""
+            if (kind := part.WhichOneof("part")) in {"image", "audio"}:
+                setattr(part, kind, b"")
     for video in videos_of(chat):
         del video.frames[:]

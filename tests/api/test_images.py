@@ -16,8 +16,16 @@ from dormouse_api.images import (
     from_data_url,
     images_of,
     num_image_bytes,
+    sounds_of,
 )
-from dormouse_api.limits import MAX_FRAMES, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, MAX_MESSAGE_BYTES
+from dormouse_api.limits import (
+    MAX_AUDIO_BYTES,
+    MAX_FRAMES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_BYTES,
+    MAX_MESSAGE_BYTES,
+)
 from dormouse_api.v1 import inference_pb2 as pb
 
 PNG = b"\x89PNG not really"
@@ -126,6 +134,35 @@ def test_images_and_videos_count_together():
     assert both.chat.messages[1].parts[0].WhichOneof("part") == "video", "templates are still told of it"
 
 
+def heard(*sounds, image=None):
+    parts = [pb.ContentPart(audio=sound) for sound in sounds] + [pb.ContentPart(image=image)] * bool(image)
+    return pb.GenerateRequest(model="m", chat=pb.Chat(messages=[pb.ChatMessage(role="user", parts=parts)]))
+
+
+def test_sounds_do_not_count_as_the_message_and_are_forgotten():
+    raw = heard(bytes(MAX_AUDIO_BYTES), b"x")
+    assert excess(pb.GenerateRequest, raw.SerializeToString()) == ""
+    check_chat_images(raw.chat)
+    forget_images(raw.chat)
+    assert num_image_bytes(raw.chat) == 0
+    assert raw.chat.messages[0].parts[0].WhichOneof("part") == "audio", "templates are still told of it"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (heard(b""), "an empty sound"),
+        (heard(bytes(MAX_AUDIO_BYTES + 1)), f"at most {MAX_AUDIO_BYTES} bytes"),
+        (heard(bytes(MAX_AUDIO_BYTES), image=bytes(MAX_IMAGES_BYTES - MAX_AUDIO_BYTES + 1)), "images and sounds of"),
+        (heard(*[b"x"] * MAX_IMAGES, image=PNG), f"{MAX_IMAGES + 1} images, videos and sounds; allowed: at most"),
+    ],
+    ids=["empty", "large", "together", "many"],
+)
+def test_limits_of_sounds_are_named(asked, words):
+    with pytest.raises(BadImage, match=words):
+        check_chat_images(asked.chat)
+
+
 def test_other_messages_have_no_room_for_images():
     chat = request(bytes(MAX_MESSAGE_BYTES)).chat
     assert "1048576" in excess(pb.DecideRequest, pb.DecideRequest(chat=chat).SerializeToString())
@@ -158,14 +195,17 @@ def test_the_client_takes_parts_as_openais_do():
         {"type": "image", "image": PNG},
         {"type": "image_url", "image_url": {"url": f"sha256:{'0a' * 32}"}},
         {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,YQ==,Yg==", "fps": 2}},
+        {"type": "input_audio", "input_audio": {"data": "YQ==", "format": "wav"}},
+        {"type": "audio_url", "audio_url": {"url": "data:audio/mpeg;base64,Yg=="}},
     ]
     chat = chat_request("m", [{"role": "user", "content": content}], {}).chat
     assert chat.messages[0].parts[0].text == "What is it?"
     assert list(images_of(chat)) == [PNG, PNG]
     assert chat.messages[0].parts[3].image_sha256 == b"\n" * 32
     assert chat.messages[0].parts[4].video == pb.Video(frames=[b"a", b"b"], fps=2)
-    assert num_image_bytes(chat) == 2 * len(PNG) + 2
+    assert list(sounds_of(chat)) == [b"a", b"b"]
+    assert num_image_bytes(chat) == 2 * len(PNG) + 4
     with pytest.raises(
-        ValueError, match="'input_audio'; allowed: text, image_url with a data URL or a digest, image, video_url"
+        ValueError, match="'input_file'; allowed: text, image_url with a data URL or a digest, image, video_url"
     ):
-        chat_request("m", [{"role": "user", "content": [{"type": "input_audio"}]}], {})
+        chat_request("m", [{"role": "user", "content": [{"type": "input_file"}]}], {})

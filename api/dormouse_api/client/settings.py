@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dormouse_api.images import frames_from_url, part_of_url
+from dormouse_api.images import frames_from_url, from_base64, part_of_url, sound_from_url
 from dormouse_api.limits import channel_options
 from dormouse_api.v1 import inference_pb2 as pb
 
@@ -69,7 +69,8 @@ def to_message(message: Mapping[str, Any]) -> pb.ChatMessage:
 def _part(part: Mapping[str, Any]) -> pb.ContentPart:
     """Return {"type": "text", "text"}, {"type": "image", "image"}, or what OpenAI's and vLLM's clients send.
 
-    That is {"type": "image_url", "image_url": {"url"}} and {"type": "video_url", "video_url": {"url", "fps"}}.
+    That is {"type": "image_url", "image_url": {"url"}}, {"type": "video_url", "video_url": {"url", "fps"}},
+    {"type": "input_audio", "input_audio": {"data"}} and {"type": "audio_url", "audio_url": {"url"}}.
     """
     match part.get("type"):
         case "text":
@@ -80,9 +81,13 @@ def _part(part: Mapping[str, Any]) -> pb.ContentPart:
             told = part["video_url"]
             video = pb.Video(frames=frames_from_url(told["url"]), fps=told.get("fps") or 0)
             return pb.ContentPart(video=video)
+        case "input_audio":
+            return pb.ContentPart(audio=from_base64(part["input_audio"]["data"], is_sound=True))
+        case "audio_url":
+            return pb.ContentPart(audio=sound_from_url(part["audio_url"]["url"]))
         case "image":
             return pb.ContentPart(image=part["image"])
     raise ValueError(
         f"a part of the type {part.get('type')!r}; allowed: text, image_url with a data URL or a digest, image, "
-        "video_url with a data URL of frames"
+        "video_url with a data URL of frames, input_audio, audio_url with a data URL"
     )

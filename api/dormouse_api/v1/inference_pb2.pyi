@@ -69,6 +69,7 @@ class ContentPart(_message.Message):
     IMAGE_FIELD_NUMBER: _builtins.int
     IMAGE_SHA256_FIELD_NUMBER: _builtins.int
     VIDEO_FIELD_NUMBER: _builtins.int
+    AUDIO_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """words"""
     image: _builtins.bytes
@@ -77,6 +78,8 @@ class ContentPart(_message.Message):
     """SHA-256 of a file that the same caller sent whole to this gateway lately, instead of it. Where the gateway does not
     keep it: INVALID_ARGUMENT with the reason IMAGE_UNKNOWN, and the file is to be sent. Workers take files only.
     """
+    audio: _builtins.bytes
+    """A file of the kind wav, flac, ogg, mp3 or webm with Opus, for models that hear. At most 25 MiB."""
     @_builtins.property
     def video(self) -> Global___Video:
         """for models that see videos"""
@@ -88,12 +91,13 @@ class ContentPart(_message.Message):
         image: _builtins.bytes = ...,
         image_sha256: _builtins.bytes = ...,
         video: Global___Video | None = ...,
+        audio: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "image", b"image", "image_sha256", b"image_sha256", "part", b"part", "text", b"text", "video", b"video"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image", "image_sha256", "video"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image", "image_sha256", "video", "audio"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -161,8 +165,8 @@ class ChatMessage(_message.Message):
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
-        """What was said in its order, instead of content: words, images and videos.
-        At most 16 images and videos in a request, of 32 MiB together.
+        """What was said in its order, instead of content: words, images, videos and sounds.
+        At most 16 images, videos and sounds in a request, of 32 MiB together.
         """
 
     def __init__(
@@ -841,6 +845,7 @@ class Usage(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     VIDEO_TOKENS_FIELD_NUMBER: _builtins.int
+    AUDIO_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """of the prompt, once, however many choices there are"""
     completion_tokens: _builtins.int
@@ -859,6 +864,8 @@ class Usage(_message.Message):
     """of these, taken"""
     video_tokens: _builtins.int
     """prompt tokens that stand for frames of videos; not among image_tokens"""
+    audio_tokens: _builtins.int
+    """prompt tokens that stand for sounds"""
     def __init__(
         self,
         *,
@@ -871,10 +878,11 @@ class Usage(_message.Message):
         draft_tokens: _builtins.int = ...,
         accepted_draft_tokens: _builtins.int = ...,
         video_tokens: _builtins.int = ...,
+        audio_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_tokens", b"draft_tokens", "image_tokens", b"image_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens", "video_tokens", b"video_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "audio_tokens", b"audio_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "draft_tokens", b"draft_tokens", "image_tokens", b"image_tokens", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens", "video_tokens", b"video_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2134,6 +2142,7 @@ class GetModelResponse(_message.Message):
     SEES_IMAGES_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     SEES_VIDEOS_FIELD_NUMBER: _builtins.int
+    HEARS_AUDIO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """the name by which the worker calls it"""
     architecture: _builtins.str
@@ -2172,6 +2181,8 @@ class GetModelResponse(_message.Message):
     """parts of its messages may be images"""
     sees_videos: _builtins.bool
     """parts of its messages may be videos"""
+    hears_audio: _builtins.bool
+    """parts of its messages may be sounds"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """tokens that end an answer, unless ignore_eos"""
@@ -2209,10 +2220,11 @@ class GetModelResponse(_message.Message):
         sees_images: _builtins.bool = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
         sees_videos: _builtins.bool = ...,
+        hears_audio: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "capabilities", b"capabilities", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "sees_videos", b"sees_videos", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_digest", b"adapter_digest", "architecture", b"architecture", "capabilities", b"capabilities", "dtype", b"dtype", "embedding_size", b"embedding_size", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "hears_audio", b"hears_audio", "labels", b"labels", "max_model_len", b"max_model_len", "model_digest", b"model_digest", "name", b"name", "num_attention_heads", b"num_attention_heads", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "num_parameters", b"num_parameters", "reasoning_parser", b"reasoning_parser", "sees_images", b"sees_images", "sees_videos", b"sees_videos", "task", b"task", "tool_call_parser", b"tool_call_parser", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,9 @@ USAGE = an_object(
     prompt_tokens=NUMBER,
     completion_tokens=NUMBER,
     total_tokens=NUMBER,
-    prompt_tokens_details=with_optional(an_object(cached_tokens=NUMBER), image_tokens=NUMBER, video_tokens=NUMBER),
+    prompt_tokens_details=with_optional(
+        an_object(cached_tokens=NUMBER), image_tokens=NUMBER, video_tokens=NUMBER, audio_tokens=NUMBER
+    ),
     completion_tokens_details=an_object(accepted_prediction_tokens=NUMBER, rejected_prediction_tokens=NUMBER),
 )
 FINISH = {"enum": ["stop", "length"]}
@@ -135,7 +137,10 @@ RESPONSE = an_object(
     usage=an_object(
         input_tokens=NUMBER,
         input_tokens_details=with_optional(
-            an_object(cached_tokens=NUMBER, cache_write_tokens=NUMBER), image_tokens=NUMBER, video_tokens=NUMBER
+            an_object(cached_tokens=NUMBER, cache_write_tokens=NUMBER),
+            image_tokens=NUMBER,
+            video_tokens=NUMBER,
+            audio_tokens=NUMBER,
         ),
         output_tokens=NUMBER,
         output_tokens_details=an_object(reasoning_tokens=NUMBER),

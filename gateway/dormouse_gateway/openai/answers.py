@@ -120,6 +120,7 @@ class Answer:
         self.usage.cached_tokens += usage.cached_tokens
         self.usage.image_tokens += usage.image_tokens
         self.usage.video_tokens += usage.video_tokens
+        self.usage.audio_tokens += usage.audio_tokens
         self.usage.accepted_prediction_tokens += usage.accepted_prediction_tokens
         self.usage.rejected_prediction_tokens += usage.rejected_prediction_tokens
         if not self.wish.without_answer:

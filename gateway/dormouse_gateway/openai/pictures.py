@@ -1,4 +1,4 @@
-"""Images and videos in a body: where each API has them, and their bytes instead. Limits come before decoding."""
+"""Images, videos and sounds in a body: where each API has them, and their bytes instead. Limits before decoding."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dormouse_api.images import (
     from_base64,
     from_data_url,
     from_digest_url,
+    sound_from_url,
 )
 from dormouse_api.limits import MAX_FPS, MAX_IMAGES, MAX_IMAGES_BYTES, MIN_FPS
 from dormouse_api.v1 import inference_pb2 as pb
@@ -24,7 +25,10 @@ from dormouse_gateway.openai.turns import joined
 TAKEN = "picture"  # the field of a part that holds the bytes; bodies cannot have it, for schemas do not
 NAMED = "picture_sha256"  # the same for an image that came by its digest
 FILMED = "film"  # the same for a video
-_IMAGE_FIELDS = {TAKEN: "image", NAMED: "image_sha256", FILMED: "video"}  # of a ContentPart
+HEARD = "sound"  # the same for a sound
+_IMAGE_FIELDS = {TAKEN: "image", NAMED: "image_sha256", FILMED: "video", HEARD: "audio"}  # of a ContentPart
+_TELLING = frozenset({"image_url", "video_url", "input_audio", "audio_url", "source"})  # fields that tell the bytes
+SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "webm")
 _BASE64_GAIN = 0.75
 _HOSTED = ("https:", "http:")
 
@@ -44,6 +48,13 @@ _VIDEO = {
     "fps": or_null(number(MIN_FPS, MAX_FPS) | {"description": "How many of these frames show one second; 1 if unset."}),
 }
 CHAT_VIDEO = kind("video_url", {"video_url": fields(_VIDEO, "url")}, "video_url")
+_SOUND = {
+    "data": text(1) | {"description": "The file in base64, without line ends."},
+    "format": {"enum": [*SOUND_FORMATS], "description": "For people: the file itself tells its kind."},
+}
+CHAT_SOUND = kind("input_audio", {"input_audio": fields(_SOUND, "data", "format")}, "input_audio")
+_SOUND_URL = text(1) | {"description": "data:audio/KIND;base64,… of the same files, as vLLM takes them."}
+CHAT_SOUND_URL = kind("audio_url", {"audio_url": fields({"url": _SOUND_URL}, "url")}, "audio_url")
 RESPONSES_IMAGE = kind("input_image", {"image_url": URL, "detail": _DETAIL}, "image_url")
 BASE64 = text(1) | {"description": "The file in base64, without line ends."}
 _MEDIA = {"enum": ["image/jpeg", "image/png", "image/gif", "image/webp"]}
@@ -59,7 +70,7 @@ def messages_image(**more: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An image or a video in a body."""
+    """An image, a video or a sound in a body."""
 
     part: dict[str, Any]
     path: str  # of the part
@@ -72,6 +83,10 @@ class Place:
                 return f"{self.path}.image_url.url", self.part["image_url"]["url"], True
             case "video_url":
                 return f"{self.path}.video_url.url", self.part["video_url"]["url"], False
+            case "audio_url":
+                return f"{self.path}.audio_url.url", self.part["audio_url"]["url"], False
+            case "input_audio":
+                return f"{self.path}.input_audio.data", self.part["input_audio"]["data"], False
             case "input_image":
                 return f"{self.path}.image_url", self.part["image_url"], True
         source = self.part["source"]
@@ -79,23 +94,18 @@ class Place:
         name = "url" if is_url else "data"
         return f"{self.path}.source.{name}", source[name], is_url
 
-    @property
-    def is_video(self) -> bool:
-        """Return whether it is a video."""
-        return bool(self.part["type"] == "video_url")
-
     def put(self, image: bytes | pb.Video, name: str = TAKEN) -> None:
         """Put the bytes in the place of what told them."""
-        kept = {name: value for name, value in self.part.items() if name not in {"image_url", "video_url", "source"}}
+        kept = {name: value for name, value in self.part.items() if name not in _TELLING}
         self.part.clear()
         self.part.update(kept | {name: image})
 
 
-_KINDS = frozenset({"image_url", "video_url", "input_image", "image"})
+_KINDS = frozenset({"image_url", "video_url", "input_audio", "audio_url", "input_image", "image"})
 
 
 def places(body: Mapping[str, Any]) -> Iterator[Place]:
-    """Yield all images and videos of a checked body: of its messages, or of its input."""
+    """Yield all images, videos and sounds of a checked body: of its messages, or of its input."""
     for name in ("messages", "input"):
         turns = body.get(name)
         for index, turn in enumerate(turns if isinstance(turns, list) else ()):
@@ -147,21 +157,12 @@ class Pictures:
         taken.check()
         total = 0
         for place in taken.found:
-            path, told, is_url = place.source
+            path, _, _ = place.source
             try:
-                if is_named(place):
-                    place.put(from_digest_url(told), NAMED)
-                    continue
-                if place.is_video:
-                    total += _put_video(place)
-                    check_total(path, total)
-                    continue
-                image = await fetch(told) if is_fetched(place) else from_data_url(told) if is_url else from_base64(told)
+                total += await _put(place, fetch)
             except BadImage as error:
                 raise refuse(path, error.value, error.limit) from error
-            total += len(image)
             check_total(path, total)
-            place.put(image)
         return taken
 
     def check(self) -> None:
@@ -177,10 +178,32 @@ class Pictures:
     def clear(self) -> None:
         """Forget their bytes, which are in the request by now."""
         for place in self.found:
-            if TAKEN in place.part:
-                place.part[TAKEN] = b""
+            for name in place.part.keys() & {TAKEN, HEARD}:
+                place.part[name] = b""
             if FILMED in place.part:
                 place.part[FILMED].Clear()
+
+
+async def _put(place: Place, fetch: Fetch) -> int:
+    """Put the bytes in the place of what tells them; return how many they are. Raises BadImage, ApiError."""
+    _, told, is_url = place.source
+    name = TAKEN
+    match place.part["type"]:
+        case "video_url":
+            return _put_video(place)
+        case "audio_url":
+            file, name = sound_from_url(told), HEARD
+        case "input_audio":
+            file, name = from_base64(told, is_sound=True), HEARD
+        case _ if is_named(place):
+            place.put(from_digest_url(told), NAMED)
+            return 0
+        case _ if is_fetched(place):
+            file = await fetch(told)
+        case _:
+            file = from_data_url(told) if is_url else from_base64(told)
+    place.put(file, name)
+    return len(file)
 
 
 def _put_video(place: Place) -> int:

@@ -39,7 +39,7 @@ CHAT: Mapping[str, str] = {
     "echo": "/v1/completions has it",
     "chat_template": "a model's own template is used",
     "documents": "put them into a message",
-    "mm_processor_kwargs": "images and videos are processed as the model's files say",
+    "mm_processor_kwargs": "images, videos and sounds are processed as the model's files say",
     "add_special_tokens": "a model's template brings its own",
 }
 TOKENIZE: Mapping[str, str] = {

@@ -28,7 +28,7 @@ from dormouse_api.limits import (
     MAX_TOOLS,
 )
 from dormouse_gateway.clients.requests import MAX_MODEL_CHARS
-from dormouse_gateway.openai.pictures import CHAT_IMAGE, CHAT_VIDEO
+from dormouse_gateway.openai.pictures import CHAT_IMAGE, CHAT_SOUND, CHAT_SOUND_URL, CHAT_VIDEO
 from dormouse_gateway.openai.schema_kit import (
     BOOLEAN,
     FREE,
@@ -153,8 +153,8 @@ _TEXT = one_of(
 )
 _CONTENT = one_of(
     text(),
-    array(one_of(_PART, CHAT_IMAGE, CHAT_VIDEO), MAX_CHAT_MESSAGES),
-    description="Text, or parts: of text, which are joined by line ends, images and videos.",
+    array(one_of(_PART, CHAT_IMAGE, CHAT_VIDEO, CHAT_SOUND, CHAT_SOUND_URL), MAX_CHAT_MESSAGES),
+    description="Text, or parts: of text, which are joined by line ends, images, videos and sounds.",
 )
 _SAID: Mapping[str, Json] = {
     "role": text(1, 64) | {"description": "As the model's template knows it: system, user, assistant, tool, …"},

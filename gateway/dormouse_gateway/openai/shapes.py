@@ -183,9 +183,10 @@ class Head:
 
 
 def prompt_details(usage: pb.Usage) -> Json:
-    """Return what is told of a prompt's tokens; of images and videos where there are any."""
-    seen = {"image_tokens": usage.image_tokens, "video_tokens": usage.video_tokens}
-    return {"cached_tokens": usage.cached_tokens} | {name: count for name, count in seen.items() if count}
+    """Return what is told of a prompt's tokens; of images, videos and sounds where there are any."""
+    names = ("image_tokens", "video_tokens", "audio_tokens")
+    of_parts = {name: count for name in names if (count := getattr(usage, name))}
+    return {"cached_tokens": usage.cached_tokens} | of_parts
 
 
 def to_usage(usage: pb.Usage) -> Json:

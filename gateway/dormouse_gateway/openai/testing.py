@@ -24,6 +24,7 @@ class TalkingWorker(FakeWorker):
 
     image_tokens: int = 0  # told in usage
     video_tokens: int = 0
+    audio_tokens: int = 0
     matched_stop: str | None = None  # the stop string that ends each choice
     parts: Mapping[int, Sequence[pb.AnswerPart]] | None = None  # what the n-th token says; None = not told apart
 
@@ -43,6 +44,7 @@ class TalkingWorker(FakeWorker):
             is_last = choice == num_choices - 1
             usage = pb.Usage(prompt_tokens=PROMPT_TOKENS, completion_tokens=len(said) * num_choices, cached_tokens=2)
             usage.image_tokens, usage.video_tokens = self.image_tokens, self.video_tokens
+            usage.audio_tokens = self.audio_tokens
             if request.prediction:  # of three tokens, however long it is
                 usage.accepted_prediction_tokens, usage.rejected_prediction_tokens = 2, 1
             yield pb.GenerateResponse(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b
 
-from dormouse_api.images import frames_of, images_of
+from dormouse_api.images import frames_of, images_of, sounds_of
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_gateway.routing.policy import NOTHING, Demand
 
@@ -23,6 +23,7 @@ PREFIX_CHARS = PREFIX_TOKENS * BYTES_PER_TOKEN
 MIN_PREFIX_TOKENS = 16  # less is no full block of a worker's cache
 MIN_PREFIX_CHARS = MIN_PREFIX_TOKENS * BYTES_PER_TOKEN
 TOKENS_PER_IMAGE = 576  # LLaVA's; others make from 64 to some thousand of one
+TOKENS_PER_SOUND = 250  # of ten seconds by Qwen2-Audio
 TOKENS_PER_FRAME = 128  # of Qwen's kinds, by their defaults from 64 to 384
 AUDIO_BYTES_PER_TOKEN = 4_000  # of what is heard: a second of plain sound has 32,000 bytes and says four words or so
 IMAGE_CHARS = MIN_PREFIX_CHARS  # of what stands for an image in a beginning: one alone is worth finding again
@@ -61,9 +62,10 @@ def _demand_of_sound(num_bytes: int) -> Demand:
 
 
 def _estimate(chat: pb.Chat, num_bytes: int) -> int:
-    images, frames = [*map(len, images_of(chat))], [*map(len, frames_of(chat))]
-    text = (num_bytes - sum(images) - sum(frames)) // BYTES_PER_TOKEN
-    return text + len(images) * TOKENS_PER_IMAGE + len(frames) * TOKENS_PER_FRAME
+    images, frames, sounds = ([*map(len, of(chat))] for of in (images_of, frames_of, sounds_of))
+    text = (num_bytes - sum(images) - sum(frames) - sum(sounds)) // BYTES_PER_TOKEN
+    of_parts = len(images) * TOKENS_PER_IMAGE + len(frames) * TOKENS_PER_FRAME + len(sounds) * TOKENS_PER_SOUND
+    return text + of_parts
 
 
 def _demand_of_questions(request: pb.DecideRequest, num_bytes: int, salt: str, adapter: str) -> Demand:
@@ -117,10 +119,12 @@ def _beginning_of_parts(message: pb.ChatMessage) -> str:
 
 
 def _beginning_of_part(part: pb.ContentPart) -> str:
-    """Return words; of an image or a video what tells it apart, of a video by where it begins."""
+    """Return words; of an image, a sound or a video what tells it apart, of a video by where it begins."""
     match part.WhichOneof("part"):
         case "image":
             file = part.image
+        case "audio":
+            file = part.audio
         case "video":
             file = part.video.frames[0] if part.video.frames else b""
         case _:

@@ -95,8 +95,8 @@ def test_the_schemas_are_schemas(kind, schema):
             'messages[0].content[0].image_url.detail is "high"; allowed: "auto". An image is seen as the model',
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
-            'messages[0].content[0].type is "input_audio"; allowed: "text", "image_url"',
+            {"messages": [{"role": "user", "content": [{"type": "input_file", "file": {"data": ""}}]}]},
+            'messages[0].content[0].type is "input_file"; allowed: "text", "image_url"',
         ),
         ({"audio": {}}, "audio is not supported"),
         ({"store": True}, "store is true; allowed: false. Nothing is stored."),

@@ -21,6 +21,10 @@ def chat(*said, **more):
 
 BAD = {
     "a model that sees none": (chat("hi", b"x"), "chat.messages[0].parts[1].image is set; allowed: text only"),
+    "a model that hears nothing": (
+        pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart(audio=b"x")])]),
+        "parts[0].audio is set; allowed: text only: this model sees no images and hears nothing",
+    ),
     "too many": (chat(*[b"x"] * (MAX_IMAGES + 1)), f"{MAX_IMAGES + 1} images; allowed: at most {MAX_IMAGES}"),
     "an empty one": (chat(b""), "an empty image"),
     "an empty part": (pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart()])]), "parts[0] is empty"),

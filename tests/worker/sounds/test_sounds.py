@@ -137,7 +137,7 @@ def test_a_file_of_another_kind_that_the_library_knows_is_refused(process):
 def test_an_order_is_answered_also_where_it_is_refused(tmp_path):
     source = tmp_path / "sound"
     source.write_bytes(b"none")
-    order = {"source": str(source), "target": str(tmp_path / "features")}
+    order = {"sources": [str(source)], "target": str(tmp_path / "features")}
     assert "cannot be decoded" in answer(Processing(80, 3000, LIMITS), order)["refused"]
 
 
@@ -149,6 +149,6 @@ def test_damaged_files_are_heard_or_refused(tmp_path_factory, garbage, place, ki
     soundfile.write(source, noise(2000), 8000, format=kind)
     whole = source.read_bytes()
     source.write_bytes(whole[:place] + garbage + whole[place + len(garbage) :])
-    told = answer(Processing(80, 3000, LIMITS), {"source": str(source), "target": str(folder / "features")})
+    told = answer(Processing(80, 3000, LIMITS), {"sources": [str(source)], "target": str(folder / "features")})
     assert len(told.get("refused", "")) < 200
     assert "refused" in told or 0 < json.loads(told["text"])["seconds"] <= 100

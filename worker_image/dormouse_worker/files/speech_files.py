@@ -19,7 +19,7 @@ FRAMES_A_POSITION = 2  # of features, to one of the encoder's
 SECONDS_A_TIMESTAMP = 0.02
 FRAMES_A_SECOND = 100
 # What `preprocessor_config.json` may say: features are made by code of ours, for these numbers.
-_FEATURES: Mapping[str, int] = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
+_FEATURES: dict[str, object] = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 _DEFAULT_EOS = 50_257
 
 
@@ -75,7 +75,7 @@ def hears(config: Mapping[str, Any]) -> bool:
 def read_speech(path: Path) -> SpeechSpec:
     """Read the model's directory. Raises ModelInvalid naming file and field."""
     config, said = read_object(path / "config.json"), read_object(path / "generation_config.json")
-    _check_features(path / "preprocessor_config.json")
+    check_features(path / "preprocessor_config.json", read_object(path / "preprocessor_config.json"))
     where = path / "generation_config.json"
     languages = {str(name).strip("<|>"): _token(where, "lang_to_id", found) for name, found in _map(said, "lang_to_id")}
     spec = SpeechSpec(
@@ -97,9 +97,9 @@ def read_speech(path: Path) -> SpeechSpec:
     return spec
 
 
-def _check_features(file: Path) -> None:
-    said = read_object(file)
-    for name, needed in _FEATURES.items():
+def check_features(file: Path, said: Mapping[str, Any], **more: object) -> None:
+    """Raise ModelInvalid where a file says something of features that is not made here; `more` is allowed alone."""
+    for name, needed in (_FEATURES | more).items():
         if said.get(name, needed) != needed:
             raise ModelInvalid(f"{file}: {name} is {said[name]}; allowed is {needed}")
     if said.get("dither") or said.get("do_normalize"):

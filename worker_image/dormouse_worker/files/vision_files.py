@@ -158,7 +158,7 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
     if not isinstance(image_token_id, int):
         raise ModelInvalid(f"{path / 'config.json'}: image_token_id is missing; copy the model again")
     numbers = {name: _number(path, name, default, processor, config) for name, default in family.numbers.items()}
-    tokens = {name: _token(name, default, processor, tokenizer) for name, default in family.tokens.items()}
+    tokens = {name: named_token(name, default, processor, tokenizer) for name, default in family.tokens.items()}
     arguments = dict(family.arguments)
     if family is _PIXTRAL:
         arguments["patch_size"] = numbers["patch_size"] * numbers["spatial_merge_size"]
@@ -175,7 +175,7 @@ def read_vision(path: Path, config: Mapping[str, Any]) -> VisionSpec | None:
         strategy=str(strategy),
         max_tiles=_max_tiles(path, processor) if family.has_several else 0,
         video=read_video(
-            path, config, {name: _token(name, usual, processor, tokenizer) for name, usual in TOKENS.items()}
+            path, config, {name: named_token(name, usual, processor, tokenizer) for name, usual in TOKENS.items()}
         ),
     )
 
@@ -217,7 +217,7 @@ def _max_tiles(path: Path, processor: Mapping[str, Any]) -> int:
     return int(found[1])
 
 
-def _token(name: str, default: str, processor: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> str:
+def named_token(name: str, default: str, processor: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> str:
     """Return a token by its name: of the tokenizer, which transformers asks first, else of the processor."""
     extra = tokenizer.get("extra_special_tokens")
     places = (

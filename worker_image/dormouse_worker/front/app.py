@@ -274,13 +274,12 @@ class Front:
     def _read_edition(self, settings: FrontSettings, engine: EngineSettings) -> EngineConfig:
         """Read the model's files; slow. Raises nothing."""
         try:
-            names, desk = settings.served_model_names, self._images.desk_for(engine, settings.images)
             model = load_model(
                 as_directory(engine),
-                names,
+                settings.served_model_names,
                 work=self._text_work,
                 now=self._now,
-                make_desk=desk,
+                make_senses=self._images.senses_for(engine, settings.images, settings.sounds),
                 make_desk_for_sound=self._images.desk_for_sound(engine, settings.sounds),
             )
         except WorkerError as error:

@@ -35,13 +35,15 @@ def check_architecture(config: Any) -> None:
         raise ModelInvalid(f"{config.model_type} needs {missing}, which the paged cache does not offer")
 
 
-def check_forward(module: Any) -> None:
+def check_forward(module: Any, *, keeps_all_logits: bool = False) -> None:
     """Raise ModelInvalid unless a pass can hold several sequences and answer some rows of them.
+
+    `keeps_all_logits`: rows are chosen before the head, by us.
 
     Arguments that a model does not know vanish without a word: it would count positions through the whole batch.
     """
     known = inspect.signature(type(module).forward).parameters
-    for name in ("position_ids", "logits_to_keep"):
+    for name in ("position_ids",) if keeps_all_logits else ("position_ids", "logits_to_keep"):
         if name not in known:
             raise ModelInvalid(f"{type(module).__name__} takes no {name}, which a batch of several sequences needs")
     if any(hasattr(part, "create_position_ids_from_input_ids") for part in module.modules()):

@@ -15,11 +15,13 @@ from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
+from dormouse_worker.model.vision.families import family_of
 
 
 def discover(module: Any, settings: EngineSettings, device: torch.device, layout: Layout) -> DiscoveryContext:
     """Run one token through the model and look at what each layer brings; as if alone. Raises ModelInvalid."""
-    check_forward(module)
+    family = family_of(module.config)
+    check_forward(module, keeps_all_logits=family is not None and family.keeps_all_logits)
     config = module.config.get_text_config()
     context = DiscoveryContext(is_rounded=is_rounded(settings))
     token = torch.zeros(1, 1, dtype=torch.long, device=device)

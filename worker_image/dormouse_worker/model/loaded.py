@@ -23,7 +23,7 @@ from dormouse_worker.model.parallel.stages import send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype
 from dormouse_worker.model.sleep import SleepPart
 from dormouse_worker.model.vision.placed import ImageRows, Seen, put_rows
-from dormouse_worker.model.vision.text_part import deepened_logits
+from dormouse_worker.model.vision.text_part import text_logits
 from dormouse_worker.model.vision.tower import ImageTower
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -91,8 +91,9 @@ class LoadedModel:
         arguments = {**begins, "position_ids": positions[..., None, :], "use_cache": False}
         if not self.layout.is_last_stage:
             return send_stage(self.module, arguments)[0, :0]
-        if seen is not None and seen.deep is not None:
-            return deepened_logits(self.module, arguments, rows, seen.deep)
+        deep = None if seen is None else seen.deep
+        if deep is not None or (self.tower is not None and self.tower.family.keeps_all_logits):
+            return text_logits(self.module, arguments, rows, deep)
         logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
 

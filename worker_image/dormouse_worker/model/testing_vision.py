@@ -1,4 +1,4 @@
-"""Tiny models that read images, with random weights, and what transformers says of images and prompts. For tests."""
+"""Tiny models that read images or sounds, with random weights, and what transformers says of prompts. For tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForMultimodalLM
 
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.model.testing import EOS, write_tiny_tokenizer
+from dormouse_worker.model.testing_hearing import HEARING
 from dormouse_worker.model.testing_vision_families import CASES, IMAGE, Picture
 
 VIDEO = IMAGE + 1  # the placeholder's id
+_CASES = {**CASES, **HEARING}
 
 Part = list[int] | Picture | tuple[Picture, ...]  # the last are steps of a video
 
@@ -22,11 +24,12 @@ Part = list[int] | Picture | tuple[Picture, ...]  # the last are steps of a vide
 def write_tiny_vision_model(directory: Path, family: str, *, seed: int = 0, **text: Any) -> Path:
     """Write config, safetensors and a tokenizer; return the directory. `text` replaces fields of the text model."""
     torch.manual_seed(seed)
-    case = CASES[family]
+    case = _CASES[family]
+    encoder = {case.encoder: dict(case.vision)}
     config = AutoConfig.for_model(
-        case.model_type or family, text_config={**case.text, **text}, vision_config=dict(case.vision), **case.fields
+        case.model_type or family, text_config={**case.text, **text}, **encoder, **case.fields
     )
-    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    model = AutoModelForMultimodalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -38,8 +41,8 @@ def write_tiny_vision_model(directory: Path, family: str, *, seed: int = 0, **te
 
 
 def draw_picture(family: str, seed: int) -> Picture:
-    """Return an image of the family; seeds choose content and size."""
-    return CASES[family].draw(torch.Generator().manual_seed(seed), seed)
+    """Return an image or a sound of the family; seeds choose content and size."""
+    return _CASES[family].draw(torch.Generator().manual_seed(seed), seed)
 
 
 def draw_film(family: str, num_steps: int) -> tuple[Picture, ...]:
@@ -127,7 +130,7 @@ def reference_vision(
 
     `moments` are as in `build_prompt`; steps of a video take so many seconds each.
     """
-    model: Any = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)  # nosec B615
+    model: Any = AutoModelForMultimodalLM.from_pretrained(directory, dtype=torch.float32)  # nosec B615
     model.eval()
     tokens, _ = build_prompt(parts, folder, moments)
     pictures = [part for part in parts if isinstance(part, Picture)]

@@ -15,7 +15,7 @@ from dormouse_worker.model.testing import BOS, EOS, VOCAB_SIZE
 
 IMAGE = VOCAB_SIZE  # the placeholder's id
 MAX_POSITIONS = 256
-_TEXT: Mapping[str, Any] = MappingProxyType(
+TEXT: Mapping[str, Any] = MappingProxyType(
     {
         "model_type": "llama",
         "vocab_size": VOCAB_SIZE + 4,
@@ -81,6 +81,7 @@ class VisionCase:
     is_lean: bool = True  # whether our own decoders compute its language model
     model_type: str = ""  # "" = the case's name
     is_whole: bool = False  # whether an image's tokens see each other
+    encoder: str = "vision_config"
 
 
 _LAST: Mapping[str, Any] = MappingProxyType({"vision_feature_layer": -1})
@@ -170,7 +171,7 @@ _QWEN: Mapping[str, Any] = MappingProxyType(
 )
 _QWEN_TEXT: Mapping[str, Any] = MappingProxyType(
     {
-        **{key: value for key, value in _TEXT.items() if key != "model_type"},
+        **{key: value for key, value in TEXT.items() if key != "model_type"},
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]},
     }
 )
@@ -203,50 +204,50 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
         "aya_vision": VisionCase(
             {"image_token_index": IMAGE, "downsample_factor": 2, "alignment_intermediate_size": 64, **_LAST},
             _draw_tiles,
-            {**_TEXT, "model_type": "cohere2", "sliding_window": 8},
+            {**TEXT, "model_type": "cohere2", "sliding_window": 8},
             _SIGLIP,
             is_lean=False,
         ),
         "gemma3": VisionCase(
             {"image_token_index": IMAGE, "mm_tokens_per_image": 16},
             _draw_whole,
-            {**_TEXT, "model_type": "gemma3_text", "sliding_window": 8, "num_hidden_layers": 3}
+            {**TEXT, "model_type": "gemma3_text", "sliding_window": 8, "num_hidden_layers": 3}
             | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
             {**_SIGLIP, "image_size": 32},
             is_lean=False,
             is_whole=True,
         ),
         "idefics3": VisionCase(
-            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
+            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, TEXT, _own_tower(_CLIP)
         ),
         "internvl": VisionCase(
             {"image_token_id": IMAGE, "image_seq_length": 4, "downsample_ratio": 0.5},
             _draw_tiles,
-            {**_TEXT, "model_type": "qwen2"},
+            {**TEXT, "model_type": "qwen2"},
             _own_tower(_CLIP, image_size=[16, 16], patch_size=[4, 4]),
         ),
-        "llava": VisionCase({"image_token_index": IMAGE, "image_seq_length": 16, **_LAST}, _draw_picture, _TEXT, _CLIP),
+        "llava": VisionCase({"image_token_index": IMAGE, "image_seq_length": 16, **_LAST}, _draw_picture, TEXT, _CLIP),
         "llava_next": VisionCase(
-            {"image_token_index": IMAGE, "image_grid_pinpoints": _PINPOINTS, **_LAST}, _draw_pinpointed, _TEXT, _CLIP
+            {"image_token_index": IMAGE, "image_grid_pinpoints": _PINPOINTS, **_LAST}, _draw_pinpointed, TEXT, _CLIP
         ),
-        "llava_onevision": VisionCase(_ONEVISION, _draw_alone, {**_TEXT, "model_type": "qwen2"}, _SIGLIP),
+        "llava_onevision": VisionCase(_ONEVISION, _draw_alone, {**TEXT, "model_type": "qwen2"}, _SIGLIP),
         "llava_onevision_of_several": VisionCase(
             _ONEVISION,
             _draw_of_several,
-            {**_TEXT, "model_type": "qwen2"},
+            {**TEXT, "model_type": "qwen2"},
             _SIGLIP,
             model_type="llava_onevision",
         ),
         "mistral3": VisionCase(
             {"image_token_index": IMAGE, "spatial_merge_size": 2, **_LAST},
             _draw_sized(2),
-            {**_TEXT, "model_type": "mistral", "sliding_window": None},
+            {**TEXT, "model_type": "mistral", "sliding_window": None},
             _PIXTRAL,
         ),
         "pixtral": VisionCase(
             {"image_token_index": IMAGE, "vision_feature_select_strategy": "full", **_LAST},
             _draw_sized(1),
-            {**_TEXT, "model_type": "mistral", "sliding_window": 8},
+            {**TEXT, "model_type": "mistral", "sliding_window": 8},
             _PIXTRAL,
             model_type="llava",
         ),
@@ -283,10 +284,10 @@ CASES: Mapping[str, VisionCase] = MappingProxyType(
             is_lean=False,
         ),
         "smolvlm": VisionCase(
-            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, _TEXT, _own_tower(_CLIP)
+            {"image_token_id": IMAGE, "scale_factor": 2}, _draw_masked_tiles, TEXT, _own_tower(_CLIP)
         ),
         "vipllava": VisionCase(
-            {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}, _draw_picture, _TEXT, _CLIP
+            {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}, _draw_picture, TEXT, _CLIP
         ),
     }
 )

@@ -126,7 +126,7 @@ def answer(processing: Processing, order: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to an order."""
     try:
         sources, target = [Path(source) for source in order["sources"]], Path(order["target"])
-        if order["num_frames"]:
+        if "num_frames" in order:
             return {TEXT: processing.run_step(sources, target, num_frames=order["num_frames"])}
         return {TEXT: processing.run(sources[0], target, is_of_several=order["is_of_several"])}
     except BadPicture as error:

@@ -33,6 +33,7 @@ class SoundLimits:
     """What is decoded at all."""
 
     max_seconds: float
+    whose: str = "--max-audio-seconds"  # limit it is
 
 
 def open_sound(path: Path, limits: SoundLimits) -> soundfile.SoundFile:
@@ -93,4 +94,4 @@ def _check_header(opened: soundfile.SoundFile, limits: SoundLimits) -> None:
 
 
 def _too_long(how_long: str, limits: SoundLimits) -> BadSound:
-    return BadSound(f"it lasts {how_long}; allowed: {limits.max_seconds:g} seconds (--max-audio-seconds)")
+    return BadSound(f"it lasts {how_long}; allowed: {limits.max_seconds:g} seconds ({limits.whose})")

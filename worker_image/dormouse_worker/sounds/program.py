@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dormouse_worker.front.text.orders import REFUSED, TEXT, answer_orders, limit_memory, read
+from dormouse_worker.sounds.clips import Clips
 from dormouse_worker.sounds.decoding import BadSound, SoundLimits, open_sound, seconds_of_samples
 from dormouse_worker.sounds.features import HOP_SAMPLES, log_mels, scale
 from dormouse_worker.sounds.resampling import RATE_HZ, Resampler
@@ -27,9 +28,16 @@ _BATCH_FRAMES = 3000
 _NO_MEMORY = "it needs more memory than a sound may take"
 
 
+class Processor(Protocol):
+    """Makes a file for the engine of a sound."""
+
+    def run(self, source: Path, target: Path) -> str:
+        """Write the target; return what is told of it as JSON. Raises BadSound."""
+
+
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """How one model hears."""
+    """How one model hears what it writes down."""
 
     num_mels: int
     window_frames: int  # what the encoder takes at once
@@ -84,14 +92,24 @@ class Processing:
         return num_frames
 
 
-def answer(processing: Processing, order: Mapping[str, Any]) -> dict[str, Any]:
+def answer(processing: Processor, order: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to an order."""
+    (source,) = order["sources"]
     try:
-        return {TEXT: processing.run(Path(order["source"]), Path(order["target"]))}
+        return {TEXT: processing.run(Path(source), Path(order["target"]))}
     except BadSound as error:
         return {REFUSED: str(error)}
     except MemoryError:
         return {REFUSED: _NO_MEMORY}
+
+
+def _processor(setup: Mapping[str, Any]) -> Processor:
+    """Return what processes sounds of prompts, whose rows need a least number of frames, or those of transcriptions."""
+    num_mels, window_frames = setup["num_mels"], setup["window_frames"]
+    if (least_frames := setup.get("least_frames")) is None:
+        return Processing(num_mels, window_frames, SoundLimits(setup["max_seconds"]))
+    limits = SoundLimits(setup["max_seconds"], "what this model hears at once")
+    return Clips(num_mels, window_frames, least_frames, limits)
 
 
 def main() -> None:
@@ -102,8 +120,7 @@ def main() -> None:
     setup = read(source)
     if setup is None:
         return
-    limits = SoundLimits(setup["max_seconds"])
-    processing = Processing(setup["num_mels"], setup["window_frames"], limits)
+    processing = _processor(setup)
     limit_memory(setup["memory_bytes"], setup["max_file_bytes"])
     answer_orders(source, sink, partial(answer, processing), seconds=setup["seconds"])
 

@@ -13,9 +13,11 @@ from safetensors.numpy import load_file
 
 from dormouse_api.status import CallError
 from dormouse_worker.files.vision_files import VisionSpec
-from dormouse_worker.front.images.desk import HeldImages, ImageDesk, ImageRefused
+from dormouse_worker.front.images.desk import ImageDesk
 from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
+from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.images.making import ImageRefused
 from dormouse_worker.front.images.placeholders import ImageFacts
 from tests.waiting import until
 from tests.worker.front.images.kit import encoded, picture

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dormouse_worker.front.images.desk import HeldImages, ImageDesk
+from dormouse_worker.front.images.desk import ImageDesk
+from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.limits import ImageLimits
 from tests.worker.front.images.kit import encoded, picture
 from tests.worker.front.images.test_desk import SPEC

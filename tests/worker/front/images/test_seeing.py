@@ -65,7 +65,7 @@ def chat(*said, **more):
 
 
 def desk(house):
-    return house.front.worker.served.edition.model.sight.desk
+    return house.front.worker.served.edition.model.senses.desk
 
 
 def adds(house):
@@ -126,6 +126,12 @@ async def test_what_cannot_be_seen_is_named_and_given_back(seeing, said, words):
     assert any(one in error.details() for one in words.split("|"))
     assert "hush" not in error.details()
     assert (adds(seeing), desk(seeing).files.used_bytes) == ([], 0)
+
+
+async def test_eyes_are_no_ears(seeing):
+    sound = pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart(audio=b"x")])])
+    error = await seeing.refusal(seeing.collect(sound))
+    assert "parts[0].audio is set; allowed: text and images: this model hears nothing" in error.details()
 
 
 async def test_a_prompt_that_its_images_make_too_long_says_so_in_a_word_for_programs(seeing):

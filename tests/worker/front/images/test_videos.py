@@ -67,7 +67,7 @@ def test_steps_are_found_among_the_tokens():
     one, other = film(3), film(2)
     tokens = [1, *[9] * 12, 2, *[9] * 6]
     assert find_films(tokens, PLAIN, [one, other]) == [[[(1, 6)], [(7, 6)]], [[(14, 6)]]]
-    with pytest.raises(WrongCount, match="18 tokens of videos for 12 rows of 1 videos"):
+    with pytest.raises(WrongCount, match="18 tokens of steps of videos for 12 rows of 2 steps of videos"):
         find_films(tokens, PLAIN, [one])
 
 
@@ -183,7 +183,7 @@ async def seeing(open_house, eyes_path):
 
 
 def desk(house):
-    return house.front.worker.served.edition.model.sight.desk
+    return house.front.worker.served.edition.model.senses.desk
 
 
 def chat(*said):

@@ -9,11 +9,12 @@ from torch.overrides import TorchFunctionMode
 
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
+from dormouse_worker.model.testing_hearing import HEARING
 from dormouse_worker.model.testing_vision import draw_picture
 from dormouse_worker.model.testing_vision_families import CASES
-from dormouse_worker.model.vision.widened import STRICT, is_better_widened
+from dormouse_worker.model.vision.widened import STRICT, Widened, is_better_widened
 
-IN_EACH_RUN = {"qwen2_5_vl"}
+IN_EACH_RUN = {"qwen2_5_vl", "qwen2_audio"}
 
 
 class Kinds(TorchFunctionMode):
@@ -57,7 +58,10 @@ def computed(tower, tensors, *, is_widened):
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(family, marks=() if family in IN_EACH_RUN else pytest.mark.slow) for family in sorted(CASES)],
+    [
+        pytest.param(family, marks=() if family in IN_EACH_RUN else pytest.mark.slow)
+        for family in sorted(CASES | HEARING)
+    ],
 )
 def test_rows_are_those_of_float32(make_tower, family):
     tower, tensors = make_tower(family), draw_picture(family, 1).tensors
@@ -70,6 +74,12 @@ def test_rows_are_those_of_float32(make_tower, family):
     whole = replace(tower, module=copy.deepcopy(tower.module).float(), dtype=torch.float32, is_widened=False)
     exact = whole.compute(rounded)
     torch.testing.assert_close(rows.float(), exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))
+
+
+def test_maps_over_time_are_widened_too():
+    window, kernel = torch.ones(1, 2, 8, dtype=torch.bfloat16), torch.ones(3, 2, 3, dtype=torch.bfloat16)
+    with Widened():
+        assert torch.conv1d(window, kernel).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dormouse_worker.files.video_files import VideoSpec
-from dormouse_worker.front.images.placeholders import ImageFacts, Span, WrongCount, runs_of
+from dormouse_worker.front.images.placeholders import ImageFacts, Span, spans_of
 
 USUAL_FPS = 1.0  # as vLLM takes frames of which nothing is told
 
@@ -39,18 +39,9 @@ def film_text(video: VideoSpec, film: FilmFacts) -> str:
 
 def find_films(token_ids: Sequence[int], video: VideoSpec, films: Sequence[FilmFacts]) -> list[list[list[Span]]]:
     """Return where the rows of each step of each video stand. Raises WrongCount where tokens and rows do not agree."""
-    places = [place for place, token_id in enumerate(token_ids) if token_id == video.token_id]
-    rows = [[_rows(video, step) for step in film.steps] for film in films]
-    if len(places) != sum(map(sum, rows)):
-        raise WrongCount(f"{len(places)} tokens of videos for {sum(map(sum, rows))} rows of {len(films)} videos")
-    spans, start = [], 0
-    for of_film in rows:
-        found = []
-        for num_rows in of_film:
-            found.append(runs_of(places[start : start + num_rows]))
-            start += num_rows
-        spans.append(found)
-    return spans
+    rows = [_rows(video, step) for film in films for step in film.steps]
+    spans = iter(spans_of(token_ids, video.token_id, rows, "steps of videos"))
+    return [[next(spans) for _ in film.steps] for film in films]
 
 
 def moments(video: VideoSpec, film: FilmFacts) -> list[tuple[int, int] | None]:

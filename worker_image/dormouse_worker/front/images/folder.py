@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.speech_files import SpeechSpec
-from dormouse_worker.files.vision_files import VisionSpec
 from dormouse_worker.front.engine.sides import Spawn, SpawnFor
-from dormouse_worker.front.images.desk import ImageDesk
 from dormouse_worker.front.images.limits import ImageLimits
+from dormouse_worker.front.images.senses import MakeSenses
 from dormouse_worker.front.speech.desk import SpeechDesk
 from dormouse_worker.front.speech.limits import AudioLimits
 
@@ -47,9 +46,9 @@ class ImageFolder:
 
         return spawn
 
-    def desk_for(self, engine: EngineSettings, limits: ImageLimits) -> Callable[[VisionSpec], ImageDesk]:
-        """Return what makes the desk of a model."""
-        return partial(ImageDesk, limits=limits, folder=Path(engine.image_dir or self.path))
+    def senses_for(self, engine: EngineSettings, images: ImageLimits, sounds: AudioLimits) -> MakeSenses:
+        """Return what makes the eyes or ears of a model."""
+        return MakeSenses(images, sounds, Path(engine.image_dir or self.path))
 
     def desk_for_sound(self, engine: EngineSettings, limits: AudioLimits) -> Callable[[SpeechSpec], SpeechDesk]:
         """Return what makes the desk of a model that reads sound."""

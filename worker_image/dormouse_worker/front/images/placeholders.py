@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dormouse_worker.files.vision_files import VisionSpec
 
@@ -31,29 +31,45 @@ class ImageFacts:
         return None if grid is None else (grid[0], grid[1], grid[2])
 
 
+class Said(NamedTuple):
+    """What stands in the text for each image, video or sound."""
+
+    kind: str  # in the plural
+    each: Sequence[str]
+
+
 class WrongCount(ValueError):
     """The text does not have one place for each image."""
 
 
 def expand(text: str, spec: VisionSpec, images: Sequence[ImageFacts], films: Sequence[str] = ()) -> str:
     """Return the text with each marker replaced by what stands for its image, or its video. Raises WrongCount."""
-    said = {spec.marker: [_KINDS[spec.kind](spec, image) for image in images]}
+    said = {spec.marker: Said("images", [_KINDS[spec.kind](spec, image) for image in images])}
     if spec.video is not None:
-        said[spec.video.marker] = [*films]
-    for marker, each in said.items():
+        said[spec.video.marker] = Said("videos", films)
+    return fill(text, said)
+
+
+def fill(text: str, said: Mapping[str, Said]) -> str:
+    """Return the text with each marker replaced by what is said for it, in order. Raises WrongCount."""
+    for marker, (kind, each) in said.items():
         if (count := text.count(marker)) != len(each):
-            kind = "images" if marker == spec.marker else "videos"
             raise WrongCount(f"{count} places of {marker} for {len(each)} {kind}")
-    left = {marker: iter(each) for marker, each in said.items()}
+    left = {marker: iter(of_kind.each) for marker, of_kind in said.items()}
     return re.sub("|".join(map(re.escape, said)), lambda found: next(left[found[0]]), text)
 
 
 def find_spans(token_ids: Sequence[int], spec: VisionSpec, images: Sequence[ImageFacts]) -> list[list[Span]]:
     """Return where each image's rows stand. Raises WrongCount where tokens and rows do not agree."""
-    places = [place for place, token_id in enumerate(token_ids) if token_id == spec.image_token_id]
     rows = [_KINDS[spec.kind](spec, image).count(spec.image_token) for image in images]
+    return spans_of(token_ids, spec.image_token_id, rows, "images")
+
+
+def spans_of(token_ids: Sequence[int], row_id: int, rows: Sequence[int], kind: str) -> list[list[Span]]:
+    """Return where the rows of each stand, one behind the other. Raises WrongCount."""
+    places = [place for place, token_id in enumerate(token_ids) if token_id == row_id]
     if len(places) != sum(rows):
-        raise WrongCount(f"{len(places)} tokens of images for {sum(rows)} rows of {len(images)} images")
+        raise WrongCount(f"{len(places)} tokens of {kind} for {sum(rows)} rows of {len(rows)} {kind}")
     spans, start = [], 0
     for num_rows in rows:
         spans.append(runs_of(places[start : start + num_rows]))

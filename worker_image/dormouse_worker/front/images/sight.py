@@ -12,13 +12,27 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import EngineStatus
-from dormouse_worker.front.images.desk import Film, HeldImages, ImageDesk, ImageRefused
+from dormouse_worker.front.images.desk import ImageDesk
 from dormouse_worker.front.images.files import ProcessedImage
 from dormouse_worker.front.images.films import USUAL_FPS, film_text, find_films, moments
+from dormouse_worker.front.images.held import Film, HeldImages
+from dormouse_worker.front.images.making import ImageRefused
 from dormouse_worker.front.images.placeholders import Span, WrongCount, expand, find_spans
 from dormouse_worker.front.requests.validation import refuse, refuse_parts
 
 _LIMIT = "one place for each image and video, and no such token in the text"
+
+
+@dataclass(frozen=True, slots=True)
+class PartTokens:
+    """How many of a prompt's tokens stand for parts that are no text."""
+
+    images: int = 0
+    videos: int = 0
+    sounds: int = 0
+
+
+TEXT_ALONE = PartTokens()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +41,12 @@ class Sight:
 
     desk: ImageDesk
     bos_token: str = ""  # "" = its tokenizer has none
+    sees_images = True
+    hears = False
 
     async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
         """Have the chat's images processed, and hold them. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
+        refuse_parts(chat, ("audio",), "text and images: this model hears nothing")
         if not self.sees_videos:
             refuse_parts(chat, ("video",), "text and images: this model sees no videos")
         try:
@@ -57,10 +74,11 @@ class Sight:
             refuse("chat.messages", str(error), _LIMIT)
         return sorted(found, key=lambda image: image.start)
 
-    def num_video_tokens(self, prompt: Sequence[int], held: HeldImages) -> int:
-        """Return how many of the prompt's tokens stand for frames of videos."""
+    def count(self, prompt: Sequence[int], held: HeldImages, images: Sequence[ImageInput]) -> PartTokens:
+        """Return how many of the prompt's tokens stand for images, and for frames of videos."""
         video = self.desk.spec.video
-        return prompt.count(video.token_id) if video is not None and held.films else 0
+        of_videos = prompt.count(video.token_id) if video is not None and held.films else 0
+        return PartTokens(sum(image.num_rows for image in images) - of_videos, of_videos)
 
     @property
     def sees_videos(self) -> bool:
@@ -70,7 +88,7 @@ class Sight:
     def _images(self, prompt: Sequence[int], held: HeldImages) -> Iterator[ImageInput]:
         if held.images:
             for image, spans in zip(held.images, find_spans(prompt, self.desk.spec, held.facts), strict=True):
-                yield _input(image, spans)
+                yield to_input(image, spans)
 
     def _films(self, prompt: Sequence[int], held: HeldImages) -> Iterator[ImageInput]:
         video = self.desk.spec.video
@@ -79,20 +97,21 @@ class Sight:
         found = find_films(prompt, video, [film.facts for film in held.films])
         for film, of_steps in zip(held.films, found, strict=True):
             for step, spans, moment in zip(film.steps, of_steps, moments(video, film.facts), strict=True):
-                yield _input(step, spans, moment)
+                yield to_input(step, spans, moment)
 
     def begins_bare(self, text: str) -> bool:
         """Return whether a rendered chat lacks the first token: transformers' processors, unlike tokenizers, add it."""
         return not (self.bos_token and text.startswith(self.bos_token))
 
 
-def _input(image: ProcessedImage, spans: list[Span], moment: tuple[int, int] | None = None) -> ImageInput:
+def to_input(image: ProcessedImage, spans: list[Span], moment: tuple[int, int] | None = None) -> ImageInput:
+    """Return what the engine gets of it."""
     return ImageInput(image.digest, spans, image.path.name, image.num_bytes, image.facts.grid, moment)
 
 
-def check_rows(images: Sequence[ImageInput], engine: EngineStatus) -> None:
+def check_rows(images: Sequence[ImageInput], engine: EngineStatus, kind: str) -> None:
     """Raise CallError INVALID_ARGUMENT for an image that the engine has no room for, where it told how much it has."""
     most = engine.report.image_rows if engine.report is not None else 0
     for place, image in enumerate(images):
         if most and image.num_rows > most:
-            refuse(f"chat.messages: image {place + 1}", f"{image.num_rows} tokens", f"at most {most}")
+            refuse(f"chat.messages: {kind} {place + 1}", f"{image.num_rows} tokens", f"at most {most}")

@@ -14,11 +14,10 @@ from dormouse_api.images import forget_images
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar
-from dormouse_worker.common.images import ImageInput
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.kv_source import KvSource
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
-from dormouse_worker.front.images.desk import HeldImages
+from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.sight import check_rows
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.adapter_choice import choose_adapter, until_adapter_was_tried
@@ -124,7 +123,7 @@ async def _begin(
         forget_images(request.chat)  # the message lives as long as its answer
         prompt = await model.prompt_token_ids(request, caller.name, max_model_len, held)
         images = model.image_inputs(prompt, held)
-        check_rows(images, worker.board.engine)
+        check_rows(images, worker.board.engine, "sound" if held.sounds else "image")
         validation.check_made_of(f"prompt.{request.WhichOneof('prompt')}", prompt, model.card.vocab_size)
         opening = open_sequence(
             prompt,
@@ -163,8 +162,8 @@ async def _begin(
     chosen = _choose_adapter(worker, model, request)  # once more: a name may mean another adapter by now
     validation.check_lengths(prompt, request.sampling_params, max_model_len, chosen.num_virtual_tokens)
     named = first.logprob_token_ids
-    counts = _count_seen(model, prompt, held, images)
-    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named, *counts)
+    counts = model.count_parts(prompt, held, images)
+    facts = Facts(request.request_id or uuid.uuid4().hex, first.seed, prompt, parsers, chosen, named, counts)
     generation = Generation(worker, facts, streams, bell, held)
     if resumed is not None:
         streams[0].begin_with(resumed)
@@ -184,12 +183,6 @@ async def _begin(
         )
         generation.open(order, samplings, caller.time_limit)
     return generation
-
-
-def _count_seen(model: Model, prompt: Sequence[int], held: HeldImages, images: Sequence[ImageInput]) -> tuple[int, int]:
-    """Return how many of the prompt's tokens stand for images, and for frames of videos."""
-    of_videos = model.num_video_tokens(prompt, held)
-    return sum(image.num_rows for image in images) - of_videos, of_videos
 
 
 def _kv_source(resume: pb.Resume) -> KvSource | None:

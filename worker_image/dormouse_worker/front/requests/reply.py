@@ -9,6 +9,7 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.answers.parser import AnswerParser
 from dormouse_worker.front.api.wire import to_position_logprobs, to_response, to_timings
 from dormouse_worker.front.engine.adapter_board import BASE, ChosenModel
+from dormouse_worker.front.images.sight import TEXT_ALONE, PartTokens
 from dormouse_worker.front.requests.answer_parts import parts_of
 from dormouse_worker.front.requests.streams import OutputStream, Piece
 
@@ -23,8 +24,7 @@ class Facts:
     parsers: Sequence[AnswerParser] = ()  # one for each choice; none = nothing is told apart
     chosen: ChosenModel = BASE
     logprob_token_ids: Sequence[int] = ()
-    num_image_tokens: int = 0
-    num_video_tokens: int = 0
+    part_tokens: PartTokens = TEXT_ALONE
 
 
 class Reply:
@@ -84,7 +84,12 @@ class Reply:
             usage = response.usage
             usage.prompt_tokens = len(self._facts.prompt_token_ids)
             usage.completion_tokens = sum(stream.num_tokens for stream in self._streams)
-            usage.image_tokens, usage.video_tokens = self._facts.num_image_tokens, self._facts.num_video_tokens
+            of_parts = self._facts.part_tokens
+            usage.image_tokens, usage.video_tokens, usage.audio_tokens = (
+                of_parts.images,
+                of_parts.videos,
+                of_parts.sounds,
+            )
             usage.cached_tokens = self._streams[0].cached_tokens
             usage.accepted_prediction_tokens = sum(stream.accepted_prediction_tokens for stream in self._streams)
             usage.rejected_prediction_tokens = sum(stream.rejected_prediction_tokens for stream in self._streams)

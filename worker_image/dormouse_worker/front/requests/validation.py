@@ -164,7 +164,7 @@ def check_parts(chat: pb.Chat) -> None:
             refuse(field, "set beside content", "one of the two")
         for place, part in enumerate(message.parts):
             if part.WhichOneof("part") is None:
-                refuse(f"{field}[{place}]", "empty", "text, an image or a video")
+                refuse(f"{field}[{place}]", "empty", "text, an image, a video or a sound")
             if part.WhichOneof("part") == "image_sha256":
                 refuse(f"{field}[{place}]", "an image by its digest", "the image, which gateways put there")
     try:
@@ -176,8 +176,8 @@ def check_parts(chat: pb.Chat) -> None:
 
 
 def refuse_images(chat: pb.Chat, why: str) -> None:
-    """Raise CallError INVALID_ARGUMENT naming the first image or video, if there is one."""
-    refuse_parts(chat, ("image", "video"), f"text only: {why}")
+    """Raise CallError INVALID_ARGUMENT naming the first part that is no text, if there is one."""
+    refuse_parts(chat, ("image", "video", "audio"), f"text only: {why}")
 
 
 def refuse_parts(chat: pb.Chat, kinds: Collection[str], limit: str) -> None:

@@ -57,7 +57,7 @@ class SpeechDesk:
         self._numbers = count()
         self._num_waiting_bytes = 0
         self._num_features_bytes = 0
-        self._pool = ProcessPool(_job(limits), _setup(spec, limits))
+        self._pool = ProcessPool(sound_job(limits, SoundRefused), _setup(spec, limits))
 
     def __repr__(self) -> str:
         return (
@@ -106,7 +106,7 @@ class SpeechDesk:
         source = target.with_suffix(".sound")
         try:
             source.write_bytes(audio)
-            return process.ask({"source": str(source), "target": str(target)})
+            return process.ask({"sources": [str(source)], "target": str(target)})
         except OSError as error:
             raise SoundRefused(f"there is no room for its {len(audio)} bytes ({error.strerror})") from error
         finally:
@@ -148,13 +148,14 @@ def _no_room(what: str, num_bytes: int, limit: int) -> CallError:
     return CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, words, _RETRY_S)
 
 
-def _job(limits: AudioLimits) -> Job:
+def sound_job(limits: AudioLimits, refusal: type[Exception]) -> Job:
+    """Return the work of a process that reads sounds."""
     return Job(
         program="dormouse_worker.sounds.program",
         subject="the decoder of sound",
         starting="being started",
         working="reading this one",
-        refusal=SoundRefused,
+        refusal=refusal,
         seconds=limits.seconds,
         start_s=limits.start_s,
     )

@@ -17,7 +17,6 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import TRANSCRIBE
 from dormouse_worker.files.json_files import read_object
 from dormouse_worker.files.speech_files import SpeechSpec, read_speech
-from dormouse_worker.files.vision_files import VisionSpec, read_vision
 from dormouse_worker.front.answers.detection import families_of
 from dormouse_worker.front.answers.own_family import with_own
 from dormouse_worker.front.answers.registry import BUILT_IN, Families, installed_families
@@ -27,8 +26,9 @@ from dormouse_worker.front.answers.response_template import (
     ResponseTemplate,
     read_response_template,
 )
-from dormouse_worker.front.images.desk import HeldImages, ImageDesk
-from dormouse_worker.front.images.sight import Sight
+from dormouse_worker.front.images.held import HeldImages
+from dormouse_worker.front.images.senses import Senses, Spec, read_senses
+from dormouse_worker.front.images.sight import TEXT_ALONE, PartTokens
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.speech.desk import SpeechDesk
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
@@ -60,23 +60,23 @@ class Model:
     reasoning_parser: str = ""
     families: Families = BUILT_IN  # that requests may name
     own_answers: ResponseTemplate | None = None  # what the checkpoint says of its answers itself
-    sight: Sight | None = None  # None = it sees no images
+    senses: Senses | None = None  # None = it takes text alone
     desk_for_sound: SpeechDesk | None = None  # None = its task is another
 
     async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
-        """Have the chat's images processed, and hold them. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
-        if self.sight is None:
-            validation.refuse_images(chat, "this model sees no images")
+        """Have what is no text processed, and hold it. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
+        if self.senses is None:
+            validation.refuse_images(chat, "this model sees no images and hears nothing")
         else:
-            await self.sight.look(chat, held, caller=caller, salt=salt)
+            await self.senses.look(chat, held, caller=caller, salt=salt)
 
     def image_inputs(self, prompt: Sequence[int], held: HeldImages) -> list[ImageInput]:
-        """Return what the engine gets of the images. Raises CallError INVALID_ARGUMENT."""
-        return [] if self.sight is None else self.sight.inputs(prompt, held)
+        """Return what the engine gets of images, videos and sounds. Raises CallError INVALID_ARGUMENT."""
+        return [] if self.senses is None else self.senses.inputs(prompt, held)
 
-    def num_video_tokens(self, prompt: Sequence[int], held: HeldImages) -> int:
-        """Return how many of the prompt's tokens stand for frames of videos."""
-        return 0 if self.sight is None else self.sight.num_video_tokens(prompt, held)
+    def count_parts(self, prompt: Sequence[int], held: HeldImages, images: Sequence[ImageInput]) -> PartTokens:
+        """Return how many of the prompt's tokens stand for images, frames of videos and sounds."""
+        return TEXT_ALONE if self.senses is None else self.senses.count(prompt, held, images)
 
     async def prompt_token_ids(
         self, request: pb.GenerateRequest, caller: str, max_model_len: int, held: HeldImages | None = None
@@ -139,7 +139,7 @@ class Model:
             held.release()
 
     def _begins_bare(self, text: str) -> bool:
-        return self.sight is not None and self.sight.begins_bare(text)
+        return self.senses is not None and self.senses.begins_bare(text)
 
     async def detokenize(self, request: pb.DetokenizeRequest, caller: str) -> pb.DetokenizeResponse:
         """Return the text of these ids, or of each by itself."""
@@ -165,10 +165,10 @@ class Model:
         """
         known = engine.model.vocab_size if engine.model is not None else 0
         is_blind = engine.report is not None and not engine.report.image_rows
-        sight = None if is_blind else self.sight
-        if known in {0, self.card.vocab_size} and sight is self.sight:
+        senses = None if is_blind else self.senses
+        if known in {0, self.card.vocab_size} and senses is self.senses:
             return self
-        return replace(self, card=replace(self.card, vocab_size=known or self.card.vocab_size), sight=sight)
+        return replace(self, card=replace(self.card, vocab_size=known or self.card.vocab_size), senses=senses)
 
     def describe(self, engine: EngineStatus) -> pb.GetModelResponse:
         """Return the model's description; what only the engine knows is 0 until it told it."""
@@ -191,15 +191,16 @@ class Model:
             task=card.task,
             embedding_size=loaded.embedding_size if loaded is not None else 0,
             labels=loaded.labels if loaded is not None else (),
-            sees_images=self.sight is not None,
-            sees_videos=self.sight is not None and self.sight.sees_videos,
+            sees_images=self.senses is not None and self.senses.sees_images,
+            sees_videos=self.senses is not None and self.senses.sees_videos,
+            hears_audio=self.senses is not None and self.senses.hears,
         )
 
     async def warm(self, engine: EngineStatus) -> None:
         """Have at hand what the first chat needs."""
         await self.templates.warm()
-        if (sight := self.as_told(engine).sight) is not None:
-            await sight.desk.warm()
+        if (senses := self.as_told(engine).senses) is not None:
+            await senses.desk.warm()
         if self.desk_for_sound is not None:
             await self.desk_for_sound.warm()
 
@@ -207,8 +208,8 @@ class Model:
         """End the processes that render its chats and compile grammars."""
         self.templates.close()
         self.grammars.close()
-        if self.sight is not None:
-            self.sight.desk.close()
+        if self.senses is not None:
+            self.senses.desk.close()
         if self.desk_for_sound is not None:
             self.desk_for_sound.close()
 
@@ -228,8 +229,8 @@ class Model:
         """Return the chat as the model wants it, and its ids. Raises CallError INVALID_ARGUMENT."""
 
         def then(text: str) -> tuple[str, list[int] | None]:
-            if self.sight is not None and held is not None:
-                text = self.sight.expanded(text, held)
+            if self.senses is not None and held is not None:
+                text = self.senses.expanded(text, held)
             return text, None if len(text) > LONG_BYTES else encode(text)  # a long one waits for its turn
 
         text, ids = await self.rendered(chat, caller, then)
@@ -253,7 +254,7 @@ def load_model(
     *,
     work: TextWork,
     now: Callable[[], datetime],
-    make_desk: Callable[[VisionSpec], ImageDesk] | None = None,
+    make_senses: Callable[[Spec, str], Senses] | None = None,
     make_desk_for_sound: Callable[[SpeechSpec], SpeechDesk] | None = None,
 ) -> Model:
     """Read everything from the model's directory. Raises a WorkerError naming the file and what to do."""
@@ -272,12 +273,12 @@ def load_model(
     template, own = "\n".join(sources.values()), _own_answers(settings, config)
     families = with_own(installed_families(), own, template)
     chosen = families_of(template, settings, families, own)
-    spec = read_vision(path, read_object(path / "config.json"))
+    spec = read_senses(path, read_object(path / "config.json"))
     renderer = Renderer(sources, named, now=now, wants_parts=spec is not None and _TELLS_TEXT not in template)
-    sight = None if spec is None or make_desk is None else Sight(make_desk(spec), named.get("bos_token", ""))
+    senses = None if spec is None or make_senses is None else make_senses(spec, named.get("bos_token", ""))
     hears = card.task == TRANSCRIBE
     desk = make_desk_for_sound(read_speech(path)) if make_desk_for_sound is not None and hears else None
-    return Model(names, card, codec, renderer, grammars, work, *chosen, families, own, sight, desk)
+    return Model(names, card, codec, renderer, grammars, work, *chosen, families, own, senses, desk)
 
 
 def _own_answers(settings: EngineSettings, config: Mapping[str, Any]) -> ResponseTemplate | None:

@@ -1,4 +1,4 @@
-"""The models that read images, by `model_type`: what of them is the language model, and what their encoders take.
+"""The models that read images or sound, by `model_type`: what of them is the language model, what encoders take.
 
 Who adds one adds it to the tests of `tests/worker/model/vision/`.
 """
@@ -16,8 +16,9 @@ import torch
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
+from dormouse_worker.files.speech_files import FRAMES_A_POSITION
+from dormouse_worker.model.vision.features import Features, Tensors, image_rows, sound_rows
 
-Tensors = Mapping[str, torch.Tensor]
 MOST_TILES = 13  # that processors cut an image into by their defaults: 12, and the whole
 MOST_MASKED_TILES = 17  # 4 × 4, and the whole
 MOST_PATCHED_ROWS = 2048  # of one image that is profiled, of models that take any size
@@ -32,6 +33,8 @@ class VisionFamily:
     text: str = "language_model"  # its name within `module.model`
     has_grids: bool = False  # positions are in time, height and width
     is_whole: bool = False  # an image's tokens see each other: they are computed in one pass
+    features: Features = image_rows
+    keeps_all_logits: bool = False  # transformers' class has no logits_to_keep: its language model computes alone
 
 
 def _square(config: Any, *shape: int) -> torch.Tensor:
@@ -79,6 +82,13 @@ def _patches(config: Any) -> Tensors:
     return {"pixel_values": torch.ones(side * side, size), "image_grid_thw": torch.tensor([[1, side, side]])}
 
 
+def _whole_window(config: Any) -> Tensors:
+    audio = config.audio_config
+    num_frames = FRAMES_A_POSITION * audio.max_source_positions
+    mask = torch.ones(1, num_frames, dtype=torch.int32)
+    return {"input_features": torch.ones(1, audio.num_mel_bins, num_frames), "feature_attention_mask": mask}
+
+
 FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
     {
         "aya_vision": VisionFamily(_tiles),
@@ -90,6 +100,7 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "llava_onevision": VisionFamily(_tiles_of_one),
         "mistral3": VisionFamily(_sized_picture),
         "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
+        "qwen2_audio": VisionFamily(_whole_window, features=sound_rows, keeps_all_logits=True),
         "qwen2_vl": VisionFamily(_patches, has_grids=True),
         "qwen3_vl": VisionFamily(_patches, has_grids=True),
         "qwen3_vl_moe": VisionFamily(_patches, has_grids=True),
@@ -159,7 +170,7 @@ def images_are_whole(config: Any) -> bool:
 
 def num_deep(config: Any) -> int:
     """Return behind how many layers of the language model rows of an image are added, beside those it begins with."""
-    return len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
+    return len(getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", ()))
 
 
 def max_image_rows(config: Any, settings: EngineSettings, max_model_len: int) -> int:

@@ -22,12 +22,18 @@ class TextPart(nn.Module):
 
 
 @torch.inference_mode()
-def deepened_logits(module: Any, arguments: Mapping[str, Any], rows: torch.Tensor, deep: torch.Tensor) -> torch.Tensor:
-    """Return logits [len(rows), V] of transformers' own pass, with `deep` [D, T, H] added behind its first layers."""
-    is_seen = torch.ones(1, deep.shape[1], dtype=torch.bool, device=deep.device)
-    text = module.model.language_model(**arguments, visual_pos_masks=is_seen, deepstack_visual_embeds=list(deep))
+def text_logits(
+    module: Any, arguments: Mapping[str, Any], rows: torch.Tensor, deep: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return logits [len(rows), V] of transformers' language model, `deep` [D, T, H] added behind its first layers."""
+    more = {} if deep is None else {"visual_pos_masks": _everywhere(deep), "deepstack_visual_embeds": list(deep)}
+    text = module.model.language_model(**arguments, **more)
     logits: torch.Tensor = module.lm_head(text.last_hidden_state[0, rows])
     return logits
+
+
+def _everywhere(deep: torch.Tensor) -> torch.Tensor:
+    return torch.ones(1, deep.shape[1], dtype=torch.bool, device=deep.device)
 
 
 def text_part(module: Any) -> Any:

@@ -15,7 +15,8 @@ from safetensors.torch import load
 from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.model.promised_files import read_promised
-from dormouse_worker.model.vision.families import Tensors, VisionFamily
+from dormouse_worker.model.vision.families import VisionFamily
+from dormouse_worker.model.vision.features import Tensors
 from dormouse_worker.model.vision.small_steps import SmallSteps
 from dormouse_worker.model.vision.widened import Widened
 
@@ -59,8 +60,7 @@ class ImageTower:
             SmallSteps() if self.device.type == "cpu" else nullcontext(),
             Widened() if self.is_widened else nullcontext(),
         ):
-            features = self.module.model.get_image_features(**moved)
-        layers = [features.pooler_output, *(features.deepstack_features if self.num_deep else ())]
+            layers = self.family.features(self.module.model, moved)
         return torch.cat([self._joined(layer) for layer in layers], dim=1).to(self.dtype)
 
     def largest(self) -> Tensors:

@@ -24,6 +24,7 @@ STRICT = frozenset(  # whose arguments must be of one kind; all others make what
         functional.rms_norm,
         functional.scaled_dot_product_attention,
         torch.bmm,
+        torch.conv1d,
         torch.conv2d,
         torch.conv3d,
         torch.matmul,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
 
 from dormouse_worker.model.attention.hook import register
 
@@ -22,9 +22,9 @@ class ModelKind:
 
 
 def _register_text() -> dict[str, str]:
-    """Let the language model alone read the paged cache; images are computed as transformers does."""
-    return {"text_config": register(), "vision_config": "sdpa"}
+    """Let the language model alone read the paged cache; images and sound are computed as transformers does."""
+    return {"text_config": register(), "vision_config": "sdpa", "audio_config": "sdpa"}
 
 
 GENERATES = ModelKind(rounds=lambda _: True)
-SEES = ModelKind(AutoModelForImageTextToText, _register_text)  # it generates, too
+SEES = ModelKind(AutoModelForMultimodalLM, _register_text)  # it generates, too
