@@ -16,7 +16,10 @@ REMEDIES: Mapping[str, str] = {
     "NoReplicas": "set spec.replicas above 0",
     "Zero": "nothing: a request brings pods back; if it was ordered, set spec.lifecycle.desiredState to Auto or Active",
     # pods and nodes
-    "PodRejected": "the message is the API server's: quota, admission policy, Pod Security or a field of the template",
+    "PodRejected": "the message is the API server's: admission policy, Pod Security or a field of the template",
+    "QuotaExceeded": "raise the ResourceQuota that the message names, delete what uses it, or ask for less",
+    "QuotaNeedsValues": "set what the message names in spec.resources, or have a LimitRange set defaults",
+    "OutsideLimitRange": "set spec.resources as the message says, or change what `kubectl describe limitrange` shows",
     "ChildRejected": "the message names the object (Service, budget, network policy, claim) and is the API server's",
     "PodsMissing": "wait; if it lasts, see the operator's log",
     "PodEnded": "wait: the pod is replaced",
@@ -153,7 +156,7 @@ REMEDIES: Mapping[str, str] = {
     "EpochImpossible": "wait: the pod is replaced; find who calls its control port, see docs/operations/security.md",
     "ForeignPod": "find out who created the pod that the message names, and delete it; the operator does not call it",
     "NoInferencePool": "install the Gateway API Inference Extension, and the release with gateway.picker.enabled=true",
-    "ReplicasContested": "remove spec.scaling, or the other autoscaler (KEDA, HorizontalPodAutoscaler)",
+    "ReplicasContested": "let one write spec.replicas: spec.scaling, one autoscaler (as KEDA), or people",
     "PolicyNameTaken": "remove the NetworkPolicy of that name or choose another name: the operator's own is missing",
     "Forbidden": "give the operator's role the verb and resource that the message names",
 }

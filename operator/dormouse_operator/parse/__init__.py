@@ -2,6 +2,7 @@
 
 from dormouse_operator.parse.adapters import parse_offer
 from dormouse_operator.parse.arrows import as_stored, parse_arrows
+from dormouse_operator.parse.bounds import parse_bound
 from dormouse_operator.parse.claims import parse_consumers, parse_devices
 from dormouse_operator.parse.memory import parse_allocatable
 from dormouse_operator.parse.pods import (
@@ -23,6 +24,7 @@ from dormouse_operator.parse.reservation import TELLER, parse_reservation
 from dormouse_operator.parse.slots import parse_slot, write_slot, write_time
 from dormouse_operator.parse.spec import CACHE_ROOT, DRAFTS_ROOT, MODELS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
+from dormouse_operator.parse.writers import kept_managers
 
 __all__ = [
     "CACHE_ROOT",
@@ -41,8 +43,10 @@ __all__ = [
     "SpecError",
     "as_stored",
     "format_time",
+    "kept_managers",
     "parse_allocatable",
     "parse_arrows",
+    "parse_bound",
     "parse_bytes",
     "parse_consumers",
     "parse_deployment",

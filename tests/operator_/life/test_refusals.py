@@ -102,6 +102,31 @@ async def test_a_gate_that_can_not_be_opened_is_no_refusal_of_the_worker(rig):
     assert rig.condition("CacheAllocated")[1] != "AllocationRefused"
 
 
+QUOTA = "is forbidden: exceeded quota: compute, requested: pods=1, used: pods=4, limited: pods=4"
+
+
+async def test_a_pod_for_which_a_quota_has_no_room_is_told_in_parts_until_it_has(rig):
+    rig.kube.fail("create", PODS, Forbidden(f'pods "tiny-a" {QUOTA}'), times=2)
+    rig.apply()
+    await passes(rig, 2)
+    status, reason, message = rig.condition("Scheduled")
+    assert (status, reason) == ("False", "QuotaExceeded")
+    assert message.startswith("pod tiny-")
+    assert message.endswith(": ResourceQuota compute: pods 1 asked for, 4 of 4 used")
+    assert rig.condition("Degraded") == ("True", reason, message)
+    await rig.until_profiled()
+    await rig.settle()
+    assert rig.condition("Degraded")[0] == "False"
+
+
+async def test_another_object_for_which_there_is_no_room_is_told_alike(rig):
+    rig.kube.fail("apply", SERVICES, Forbidden(f'services "tiny" {QUOTA.replace("pods", "services")}'))
+    rig.apply()
+    await passes(rig, 2)
+    words = "Service tiny: ResourceQuota compute: services 1 asked for, 4 of 4 used"
+    assert rig.condition("Scheduled") == ("False", "QuotaExceeded", words)
+
+
 async def test_words_without_end_are_cut(rig):
     rig.kube.fail("create", PODS, internal("x" * 10 * MAX_WORDS), times=2)
     rig.apply()

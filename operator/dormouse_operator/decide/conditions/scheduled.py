@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dormouse_operator.decide.children import free_name, placeless
 from dormouse_operator.decide.conditions.verdicts import failed, holds, no_replicas, not_yet, unknown
 from dormouse_operator.decide.groups import scheduling_ends
@@ -9,9 +11,17 @@ from dormouse_operator.decide.membership import POOL_NOT_FOUND
 from dormouse_operator.decide.memory_requests import waits_for_memory
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.model import Condition, Group, Pod, follower_name
+from dormouse_operator.parse import parse_bound
 
 TYPE = "Scheduled"
 GROUP_BROKEN = "GroupBroken"
+
+
+class _Refused(NamedTuple):
+    """An object that the API server did not take."""
+
+    about: str
+    words: str  # the server's
 
 
 def evaluate(situation: Situation, accepted: Condition) -> Condition:
@@ -20,9 +30,9 @@ def evaluate(situation: Situation, accepted: Condition) -> Condition:
     if not accepted.is_true:
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
     if refused := _refused_pod(situation):
-        return failed(TYPE, "PodRejected", refused)
+        return _bounded(refused) or failed(TYPE, "PodRejected", f"{refused.about}: {refused.words}")
     if refused := _refused_child(situation):
-        return failed(TYPE, "ChildRejected", refused)
+        return _bounded(refused) or failed(TYPE, "ChildRejected", f"{refused.about}: {refused.words}")
     if off := no_replicas(TYPE, situation):
         return off
     if ended := next((pod for pod in there if pod.has_ended), None):
@@ -108,24 +118,30 @@ def _breach(situation: Situation, leader: Pod) -> str:
     return f"group {leader.index} ends and starts again: {broken_reason}" if broken_reason else ""
 
 
-def _refused_pod(situation: Situation) -> str:
+def _bounded(refused: _Refused) -> Condition | None:
+    """Tell what a quota or a LimitRange has no room for, None where something else refused it."""
+    bound = parse_bound(refused.words)
+    return failed(TYPE, bound.reason, f"{refused.about}: {bound.message}") if bound else None
+
+
+def _refused_pod(situation: Situation) -> _Refused | None:
     """Return the API server's words about a pod that it did not take."""
     present = {pod.name for pod in situation.pods}
     for index in range(situation.wanted_replicas):
         pod = free_name(situation, index)
         if pod not in present and (words := situation.observed.rejections.get(f"Pod {pod}")):
-            return f"pod {pod}: {words}"
+            return _Refused(f"pod {pod}", words)
     forming = (situation.group(leader) for leader in situation.replicas)
     absent = (follower_name(group.leader.name, ordinal) for group in forming for ordinal in group.missing)
     told = ((pod, situation.observed.rejections.get(f"Pod {pod}")) for pod in absent)
-    return next((f"pod {pod}: {words}" for pod, words in told if words), "")
+    return next((_Refused(f"pod {pod}", words) for pod, words in told if words), None)
 
 
-def _refused_child(situation: Situation) -> str:
+def _refused_child(situation: Situation) -> _Refused | None:
     """Name an object whose write the API server refused, and repeat its words. Replicas serve without their spares."""
     parked = {f"Pod {free_name(situation, index)}" for index in situation.parked_places if situation.has_replicas}
     told = sorted(situation.observed.rejections.items())
-    return next((f"{about}: {words}" for about, words in told if about not in parked), "")
+    return next((_Refused(about, words) for about, words in told if about not in parked), None)
 
 
 def _still_ending(situation: Situation) -> str:
