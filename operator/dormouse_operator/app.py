@@ -166,7 +166,7 @@ class App:
             mutual_tls=self.identities is not None,
             epoch=lambda: self.candidate.epoch,
             adapters=AdapterBook(hands.workers),
-            num_rivals=self.scaler.num_rivals,
+            contest=self.scaler.contest,
         )
         executor = Executor(
             hands.writer,

@@ -138,7 +138,7 @@ class Rig:
             neighbours=self.neighbours,
             epoch=lambda: self.leader.epoch,
             adapters=AdapterBook(self.workers),
-            num_rivals=self.scaler.num_rivals,
+            contest=self.scaler.contest,
         )
         writer = Writer(self.kube, self.cache, self.leader)
         executor = Executor(

@@ -15,6 +15,11 @@ SWAP = {"strategy": "SleepSwap"}
 PAIR = {"pipeline": 2}
 
 
+def managed(field: str) -> dict[str, Any]:
+    """Return what the API server notes of somebody who wrote one field of a spec."""
+    return {"fieldsV1": {"f:spec": {field: {}}}}
+
+
 async def unheard(rig, times: int = 1) -> None:
     """Let the operator make so many passes in which no worker answers."""
     there = rig.workers.workers.copy()

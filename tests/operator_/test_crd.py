@@ -191,11 +191,14 @@ async def test_replicas_are_scaled_apart_from_the_rest_and_only_in_the_version_t
     assert (await client.patch_scale(kind, "default", "thing", **scale))["spec"] == {"replicas": 2}
     after = await client.get(kind, "default", "thing")
     assert after["spec"] == {**made["spec"], "replicas": 2}
-    writers = [entry["manager"] for entry in after["metadata"]["managedFields"] if "scale" in entry.values()]
-    assert writers == ["dormouse-scaler"]
+    assert parse_deployment(after).replica_writers == ("dormouse-scaler",)
     with pytest.raises(Conflict):
         await client.patch_scale(kind, "default", "thing", **scale)
     status = {"replicas": 1, "selector": "app=thing"}
     await client.patch_status(kind, "default", "thing", status)
     again = await client.patch_scale(kind, "default", "thing", replicas=2, field_manager="dormouse-scaler")
     assert again["status"] == status, "what a HorizontalPodAutoscaler reads"
+    for manager, replicas in (("kubectl", 3), ("kube-controller-manager", 2), ("kubectl", 3)):
+        await client.patch_scale(kind, "default", "thing", replicas=replicas, field_manager=manager)
+        after = await client.get(kind, "default", "thing")
+        assert parse_deployment(after).replica_writers == (manager,), "the last one has the field for itself"

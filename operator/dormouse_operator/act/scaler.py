@@ -1,7 +1,7 @@
 """The one writer of `replicas` where spec.scaling is set. Carries out what `scaling` decides, and nothing else.
 
-It counts who else writes them: an API server does not tell reliably who wrote the scale of a custom resource, so every
-change that is not ours is somebody else's.
+It counts who else writes them: every change that is not ours is somebody else's. Where spec.scaling is not set,
+`replica_writers` looks who they are.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, KubeApi, Resource
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.event_recorder import record_event
+from dormouse_operator.act.replica_writers import RecentWrites, ReplicaWriters
 from dormouse_operator.act.writes import Authority
 from dormouse_operator.decide.scaling import Decision, History, decide
 from dormouse_operator.decide.situation import Situation
 from dormouse_operator.manifests import EventRecord
-from dormouse_operator.model import Activity, Deployment, Key, Scaling
+from dormouse_operator.model import Activity, Contest, Deployment, Key, Scaling
 
 _LOG = logging.getLogger(__name__)
 
 SCALER = "dormouse-scaler"  # the field manager, apart from the operator's own
 PERIOD_S = 15.0  # between two looks, as the HorizontalPodAutoscaler's
-LATELY_S = 900.0  # so long a write of somebody else's counts: ours takes replicas away after 300 s, and he brings them
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Scaled:
     replicas: int
     generation: int  # of the spec that was observed last
     history: History = ()
-    rivals: list[float] = field(default_factory=list)  # when somebody else wrote replicas
+    rivals: RecentWrites = field(default_factory=RecentWrites)  # of replicas, by somebody else
 
     def saw(self, deployment: Deployment, scaling: Scaling, now_s: float) -> bool:
         """Take what was observed; return whether somebody else wrote replicas.
@@ -50,14 +50,9 @@ class _Scaled:
             return False
         is_rivals = deployment.replicas != self.replicas
         if is_rivals:
-            self.rivals.append(now_s)
+            self.rivals.add(now_s)
         self.generation, self.replicas = deployment.generation, deployment.replicas
         return is_rivals
-
-    def recent_rivals(self, now_s: float) -> int:
-        """Return how often somebody else wrote lately."""
-        self.rivals = [at_s for at_s in self.rivals if now_s - at_s < LATELY_S]
-        return len(self.rivals)
 
 
 class Scaler:
@@ -76,7 +71,7 @@ class Scaler:
     ) -> None:
         """Take the load (what is missing is not known), a monotonic clock, and who reports Events, when.
 
-        `mark` is told of a deployment whose `num_rivals` changed.
+        `mark` is told of a deployment whose `contest` changed.
         """
         self._kube = kube
         self._activities = activities
@@ -86,6 +81,7 @@ class Scaler:
         self._now = now
         self._mark = mark
         self._scaled: dict[Key, _Scaled] = {}
+        self._others = ReplicaWriters()
 
     def __repr__(self) -> str:
         """Show who is scaled, and how many there are."""
@@ -96,8 +92,14 @@ class Scaler:
         deployment = situation.deployment
         scaling = deployment.scaling
         is_partial = situation.num_away > 0  # `replicas` are not those of the spec
-        if scaling is None or situation.is_idle or is_partial or not _may_scale(deployment):
-            self.forget(deployment.key)
+        if scaling is None:
+            self._scaled.pop(deployment.key, None)
+            if self._others.saw(deployment, self._clock()):
+                self._mark(deployment.key)
+            return
+        self._others.forget(deployment.key)
+        if situation.is_idle or is_partial or not _may_scale(deployment):
+            self._scaled.pop(deployment.key, None)
             return
         known = self._scaled.get(deployment.key)
         if known is None or known.uid != deployment.uid:
@@ -105,14 +107,15 @@ class Scaler:
         elif known.saw(deployment, scaling, self._clock()):
             self._mark(deployment.key)
 
-    def num_rivals(self, key: Key) -> int:
-        """Return how often somebody else wrote the replicas in the last 15 minutes."""
+    def contest(self, key: Key) -> Contest:
+        """Return how often somebody wrote replicas in the last 15 minutes that others write, too."""
         scaled = self._scaled.get(key)
-        return scaled.recent_rivals(self._clock()) if scaled else 0
+        return scaled.rivals.contest(self._clock()) if scaled else self._others.contest(key, self._clock())
 
     def forget(self, key: Key) -> None:
         """Scale this one no more; safe if it was not."""
         self._scaled.pop(key, None)
+        self._others.forget(key)
 
     def rejected(self, key: Key, uid: str) -> None:  # noqa: ARG002  # as every listener is told
         """Scale this one no more, for it says nothing that can be read."""
@@ -126,8 +129,10 @@ class Scaler:
 
     async def step(self) -> None:
         """Look once. What fails for one deployment is tried again the next time. Raises NotLeading."""
+        for key in self._others.drop_old(self._clock()):
+            self._mark(key)
         for key, scaled in list(self._scaled.items()):
-            if len(scaled.rivals) != scaled.recent_rivals(self._clock()):
+            if scaled.rivals.drop_old(self._clock()):
                 self._mark(key)
             decision = decide(self._clock(), scaled.scaling, scaled.replicas, self._activities.get(key), scaled.history)
             scaled.history = decision.history

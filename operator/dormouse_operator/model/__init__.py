@@ -4,7 +4,7 @@ from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import SLEEP_LEVELS, Ladder, Rung, SleepLevel
-from dormouse_operator.model.observed import Child, ChildState, Observed, Pressure, ServiceState, Turn
+from dormouse_operator.model.observed import Child, ChildState, Contest, Observed, Pressure, ServiceState, Turn
 from dormouse_operator.model.picker import Picker, PoolSeen
 from dormouse_operator.model.recorded import (
     Actuation,
@@ -77,6 +77,7 @@ __all__ = [
     "Condemnation",
     "Condition",
     "Container",
+    "Contest",
     "Crash",
     "Deployment",
     "DesiredState",

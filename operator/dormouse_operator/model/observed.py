@@ -44,6 +44,14 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """How often somebody lately wrote replicas over those that somebody else had written."""
+
+    num_writes: int = 0
+    writers: tuple[str, ...] = ()  # field managers, where spec.scaling is not set and nobody but them may write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """What a deployment has to do with others that have the same GPU, outside of pools."""
 
@@ -68,7 +76,7 @@ class Observed:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by pod name: what its claims hold
     activity: Activity | None = None  # what gateways serve; None = not known
     wanted_ago_s: float | None = None  # since a request last waited for it to wake at any gateway; None = none did
-    num_rivals: int = 0  # how often somebody else lately wrote replicas that are ours to write
+    contest: Contest = Contest()  # who writes replicas that others write, too
     canary_fault: str = ""  # why a gateway gives this try of a canary no more requests; "" = none said so
     has_standing: bool = False  # there is the deployment whose requests the canary shall share
     pressure: Pressure | None = None  # how deep it has to sleep for lack of host memory; None = as it does

@@ -281,4 +281,5 @@ class Deployment:
     adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
     roles: Roles | None = None  # None: all replicas do the same
     canary: Canary | None = None  # it takes a share of another one's requests
+    replica_writers: tuple[str, ...] = ()  # field managers of spec.replicas: who wrote them last
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -22,7 +22,18 @@ from dormouse_operator.decide.adapter_sets import merge
 from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
 from dormouse_operator.manifests import ranks_service_name
-from dormouse_operator.model import Deployment, Download, Key, Observed, Pod, Pressure, Turn, Worker, WorkerState
+from dormouse_operator.model import (
+    Contest,
+    Deployment,
+    Download,
+    Key,
+    Observed,
+    Pod,
+    Pressure,
+    Turn,
+    Worker,
+    WorkerState,
+)
 from dormouse_operator.model.adapters import HeldAdapter
 from dormouse_operator.model.pools import Pool
 from dormouse_operator.observe.activity import ActivityBook
@@ -99,14 +110,14 @@ class Observer:
         mutual_tls: bool = False,
         epoch: Callable[[], int] = lambda: 0,
         adapters: AdapterBook | None = None,
-        num_rivals: Callable[[Key], int] = lambda _: 0,  # where nobody scales
+        contest: Callable[[Key], Contest] = lambda _: Contest(),  # where nobody looks
     ) -> None:
         """Take the worlds, the release's settings, and the load (what is missing is not known).
 
-        Without `host_memory` copies that sleep may take what they need. `epoch` says our own, `num_rivals` how often
-        somebody else wrote replicas that are ours to write.
+        Without `host_memory` copies that sleep may take what they need. `epoch` says our own, `contest` who writes
+        replicas that others write, too.
         """
-        self._num_rivals = num_rivals
+        self._contest = contest
         self._release = release
         self._adapters = adapters
         self._epoch = epoch
@@ -175,7 +186,7 @@ class Observer:
             made=snapshot.made,
             activity=self._activities.get(deployment.key),
             wanted_ago_s=self._activities.wanted_ago_s(deployment.key),
-            num_rivals=self._num_rivals(deployment.key),
+            contest=self._contest(deployment.key),
             canary_fault=self._canary_fault(deployment),
             has_standing=self._has_standing(deployment),
             pressure=self._host_memory.pressure_on(deployment.key) if self._host_memory else None,

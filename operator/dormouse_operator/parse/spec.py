@@ -31,6 +31,7 @@ from dormouse_operator.parse.runtimes import require_fitting_runtime
 from dormouse_operator.parse.serving import parse_serving
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
+from dormouse_operator.parse.writers import parse_writers
 
 TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
 MODELS_ROOT = "/models"  # claims are mounted below it
@@ -77,6 +78,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         serving=parse_serving(spec),
         roles=parse_roles(spec),
         canary=_parse_canary(raw),
+        replica_writers=parse_writers(metadata),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )
     require_fitting_runtime(deployment)

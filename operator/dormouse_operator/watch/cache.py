@@ -1,6 +1,6 @@
 """What the API server was last heard to hold, by deployment: kept by watches and by the answers to our own writes.
 
-Owns the copies; asks and writes nothing. They are packed (compressed JSON without managedFields, some 1 KB each), as
+Owns the copies; asks and writes nothing. They are packed (compressed JSON, some 1 KB each), as
 thousands of objects are at rest and few are looked at. Of two versions of an object the newer one wins, whoever
 brought it, so that what was written is read again at once. Versions are compared as numbers, which they are.
 """

@@ -1,4 +1,7 @@
-"""Copies of the objects of one deployment, packed: compressed JSON without managedFields, some 1 KB each."""
+"""Copies of the objects of one deployment, packed: compressed JSON, some 1 KB each.
+
+Of managedFields only the managers of replicas are kept: who scales a deployment.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dormouse_kube.api import Kind, Resource
+from dormouse_operator.parse import kept_managers
 
 Slot = tuple[str, str]  # plural, name
 
@@ -51,6 +55,8 @@ class Group:
 def pack(obj: Resource) -> bytes:
     """Return the object as bytes."""
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    if managers := kept_managers(obj["metadata"]):
+        metadata["managedFields"] = managers
     return zlib.compress(json.dumps({**obj, "metadata": metadata}, separators=(",", ":")).encode(), level=1)
 
 

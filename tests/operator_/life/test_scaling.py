@@ -8,7 +8,7 @@ from dormouse_kube.api import EVENTS, INFERENCE_DEPLOYMENTS
 from dormouse_kube.errors import Conflict, Forbidden, Unavailable
 from dormouse_operator.act.scaler import PERIOD_S
 from dormouse_operator.errors import NotLeading
-from dormouse_operator.model import WorkerState
+from dormouse_operator.model import Contest, WorkerState
 from tests.operator_.ladders import tell
 
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "targetOutstandingPerReplica": 10}
@@ -202,7 +202,7 @@ async def test_an_observation_from_before_our_own_write_is_no_rival(rig):
     tell(rig, in_flight=40)
     await rig.scaler.step()
     rig.scaler.saw(old)
-    assert (replicas(rig), rig.scaler.num_rivals(rig.key)) == (4, 0)
+    assert (replicas(rig), rig.scaler.contest(rig.key)) == (4, Contest())
 
 
 async def test_a_write_that_crosses_another_one_comes_again(rig):

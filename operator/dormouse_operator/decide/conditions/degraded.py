@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dormouse_api.short_names import REASON
 from dormouse_operator.decide.conditions.verdicts import failed, not_yet
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition
+from dormouse_operator.model import Condition, Contest
 from dormouse_operator.parse import format_time
 
 TYPE = "Degraded"
 NO_TURNS = "NoTurns"
-MOST_RIVALS = 2  # writes of replicas by somebody else: a person's two in a quarter of an hour are no quarrel
+MOST_RIVALS = 2  # writes of replicas that another one writes: a person's two in a quarter of an hour are no quarrel
 _FREE = (
     "another takes its place. If its node will not come back: kubectl taint node NODE "
     "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
@@ -57,9 +57,8 @@ def _of_others(situation: Situation) -> Condition | None:
     if seen.turn and seen.turn.complaint:
         words = f"{seen.turn.shares}, and they do not fit beside each other; no turns are taken"
         return _is(failed(TYPE, NO_TURNS, f"{words}, because {seen.turn.complaint}"))
-    if seen.num_rivals > MOST_RIVALS:
-        words = f"somebody else wrote spec.replicas {seen.num_rivals} times in 15 minutes, and spec.scaling is set"
-        return _is(failed(TYPE, "ReplicasContested", f"{words}; remove it, or the other autoscaler"))
+    if words := _contest(seen.contest):
+        return _is(failed(TYPE, "ReplicasContested", words))
     if seen.foreign:
         words = f"pod {min(seen.foreign)} has the labels of a worker and belongs to no InferenceDeployment"
         return _is(failed(TYPE, "ForeignPod", f"{words}: it is not asked, and no request is to go there"))
@@ -68,6 +67,18 @@ def _of_others(situation: Situation) -> Condition | None:
         words = f"{seen.name_owner} has the model name {name!r}, or had it until lately; this one answers to {key} only"
         return _is(failed(TYPE, REASON, f"{words}. Set another spec.model.name"))
     return None
+
+
+def _contest(contest: Contest) -> str:
+    """Say who writes replicas that others write, too; "" where that is no quarrel."""
+    if not contest.writers:  # they are ours to write
+        words = f"somebody else wrote spec.replicas {contest.num_writes} times in 15 minutes, and spec.scaling is set"
+        return f"{words}; remove it, or the other autoscaler" if contest.num_writes > MOST_RIVALS else ""
+    if contest.num_writes <= 2 * MOST_RIVALS:  # the writes of both are counted
+        return ""
+    *others, last = contest.writers
+    words = f"{', '.join(others)} and {last} wrote spec.replicas over each other {contest.num_writes} times"
+    return f"{words} in 15 minutes; let one of them write (a HorizontalPodAutoscaler is kube-controller-manager)"
 
 
 def _poolless(situation: Situation) -> str:
