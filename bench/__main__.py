@@ -31,7 +31,7 @@
     multimodal  images in prompts: a second question, streams of text beside them, beside transformers
     speech      Whisper's real-time factor, one stream, beside faster-whisper and openai-whisper (tasks.json)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
-    platform    Envoy and our picker beside our gateway alone; requests lost over sleeps and a picker's kill
+    platform    Envoy and our picker beside our gateway alone; requests lost over sleeps, roll-outs and a picker's kill
     canary      errors that users see of a canary that fails, over two gateways (platform.json)
     conformance the conformance kit on our worker, a stand-in, and 83 mutants of it (platform.json)
     vllm_worker a worker with vLLM's engine beside vLLM's own server; the conformance kit on it (platform.json)
@@ -39,7 +39,8 @@
 
 `python -m bench.NAME --help` tells how each measures.
 Our own engine of another commit is compared with by `python -m bench.before --checkout DIRECTORY`.
-The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json).
+The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json), that
+to a second replica, by KEDA and by the operator, by `python -m bench.keda` (platform.json).
 The operator is measured by `python -m bench.fleet`, and with pools, all as root: switches by `python -m
 bench.pools_switch`, a hundred pools at once by `python -m bench.pools_placing`, kills in the middle of switches by
 `python -m bench.pools_faults`. `python -m bench.pools_replay` has the operator meet two hours of calls to a pool.

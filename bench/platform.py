@@ -2,6 +2,7 @@
 
     added      1-token completions at 200 a second, turn about through our gateway and through Envoy, which asks it
     sleep      requests that come while the worker sleeps, and while it wakes: lost ones
+    roll-out   two gateways; the worker is replaced by a new one under traffic, thrice: lost ones
     kill       two gateways, one is killed with SIGKILL under traffic, the pool fails open: lost ones
 
 Gateway, Envoy, the worker (the front as it is over an engine that computes nothing), the HTTP API beside it and the
@@ -11,11 +12,12 @@ client are a process each. Kubernetes is in memory. Other rows of the file stay 
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,12 +34,15 @@ from bench.options import Options, main
 from bench.results import AtMost, Row
 from bench.worker import Worker, free_port
 from dormouse_api import testing_tickets
+from dormouse_api.testing_tickets import POD_UID
 from dormouse_cli.load.figures import percentile
 
 MODEL = "tiny"  # for its tokenizer
 RATE_PER_S = 200.0
 TURN_REQUESTS, NUM_TURNS = 200, 8  # of each kind, for a repetition: a second each
 NUM_NAPS, NAP_REQUESTS = 3, 50
+NUM_ROLL_OUTS, LEAVE_S = 3, 2.0  # so long a worker that leaves has for what it runs
+LOOK_S = 0.02
 KILL_REQUESTS = 400  # at the same rate; the kill comes in their middle
 BODY = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0}
 
@@ -49,6 +54,28 @@ class Gate:
     process: subprocess.Popen[bytes]
     http_port: int
     picker_port: int
+
+    def tell(self, line: str) -> None:
+        """Have it take a worker, or lose it; a new one serves when this returns."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+        if line[0] == "+" and not self.process.stdout.readline():
+            raise RuntimeError("the gateway ended: see its words above")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker that serves, and the HTTP API beside it."""
+
+    worker: Worker
+    http_port: int
+    uid: str
+
+    def __str__(self) -> str:
+        """Return it as gateways are told."""
+        return f"{self.worker.port}:{self.http_port}:{self.uid}"
 
 
 @dataclass(slots=True)
@@ -63,27 +90,26 @@ def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        worker, http_port = stack.enter_context(_worker(folder))
-        gates = [stack.enter_context(_gate(worker.port, http_port)) for _ in range(2)]
-        return uvloop.run(_measure(worker, http_port, gates, folder, options, console))
+        place = stack.enter_context(_worker(folder, POD_UID))
+        gates = [stack.enter_context(_gate(place)) for _ in range(2)]
+        return uvloop.run(_measure(place, gates, folder, options, console))
 
 
-async def _measure(
-    worker: Worker, http_port: int, gates: Sequence[Gate], folder: Path, options: Options, console: Console
-) -> list[Row]:
-    wish = Wish(
-        pickers=[gate.picker_port for gate in gates], fallback=[http_port], fails_open=True, message_timeout_s=30.0
-    )
+async def _measure(place: Place, gates: Sequence[Gate], folder: Path, options: Options, console: Console) -> list[Row]:
+    pickers = [gate.picker_port for gate in gates]
+    wish = Wish(pickers=pickers, fallback=[place.http_port], fails_open=True, message_timeout_s=30.0)
     alone = Wish(pickers=[gates[0].picker_port])
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         async with running_envoy(alone, folder) as envoy:
             ours = f"http://127.0.0.1:{gates[0].http_port}"
             own, through = await _added(session, ours, envoy, options, console)
-            naps = await _naps(session, envoy, worker)
+            naps = await _naps(session, envoy, place.worker)
+        async with running_envoy(Wish(pickers=pickers), folder) as envoy:
+            rolled = await _roll_out(session, envoy, gates, place, folder)
         async with running_envoy(wish, folder) as envoy:
             killed = await _kill(session, envoy, gates)
-    console.print(f"lost: {naps.lost} over sleeps and wakes, {killed.lost} over a kill")
-    return [*_added_rows(own.times_ms, through.times_ms), *_lost_rows(naps, killed)]
+    console.print(f"lost: {naps.lost} over sleeps and wakes, {rolled.lost} over roll-outs, {killed.lost} over a kill")
+    return [*_added_rows(own.times_ms, through.times_ms), *_lost_rows(naps, rolled, killed)]
 
 
 def _added_rows(own_ms: Sequence[float], through_ms: Sequence[float]) -> Iterator[Row]:
@@ -96,13 +122,14 @@ def _added_rows(own_ms: Sequence[float], through_ms: Sequence[float]) -> Iterato
     yield Row(f"Envoy + our picker: added p95, {RATE_PER_S:g} rps", added_ms, "ms", goal=AtMost(4))
 
 
-def _lost_rows(naps: Sent, killed: Sent) -> Iterator[Row]:
+def _lost_rows(naps: Sent, rolled: Sent, killed: Sent) -> Iterator[Row]:
     for what, sent in (
         (f"over {NUM_NAPS} sleeps and wakes", naps),
+        (f"over {NUM_ROLL_OUTS} roll-outs", rolled),
         ("while one of two pickers is killed, pool fails open", killed),
     ):
-        count = len(sent.times_ms)
-        yield Row(f"Envoy + our picker: lost of {count} {what}", sent.lost, "requests", goal=AtMost(0))
+        count = "" if sent is rolled else f" of {len(sent.times_ms)}"  # as many as there was time for
+        yield Row(f"Envoy + our picker: lost{count} {what}", sent.lost, "requests", goal=AtMost(0))
 
 
 async def _added(
@@ -136,6 +163,37 @@ async def _naps(session: aiohttp.ClientSession, envoy: str, worker: Worker) -> S
     return sent
 
 
+async def _roll_out(
+    session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate], first: Place, folder: Path
+) -> Sent:
+    """Send all the time, while a new worker comes, takes over, and goes again."""
+    sent, is_over = Sent(), asyncio.Event()
+
+    async def go_on() -> None:
+        while not is_over.is_set():
+            await _send(session, envoy, int(RATE_PER_S), sent)
+
+    asked = asyncio.create_task(go_on())
+    for number in range(NUM_ROLL_OUTS):
+        await asyncio.to_thread(_replace, gates, first, folder, f"next-{number}")
+    is_over.set()
+    await asked
+    return sent
+
+
+def _replace(gates: Sequence[Gate], old: Place, folder: Path, uid: str) -> None:
+    """Have another worker serve in place of this one for a while."""
+    with _worker(folder, uid) as new:
+        for line in (f"+{new}", f"-{old.uid}"):
+            for gate in gates:
+                gate.tell(line)
+        time.sleep(LEAVE_S)
+        for line in (f"+{old}", f"-{new.uid}"):
+            for gate in gates:
+                gate.tell(line)
+        time.sleep(LEAVE_S)
+
+
 async def _kill(session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate]) -> Sent:
     sent = Sent()
     asked = asyncio.create_task(_send(session, envoy, KILL_REQUESTS, sent))
@@ -165,28 +223,36 @@ async def _one(session: aiohttp.ClientSession, url: str, at_s: float, sent: Sent
 
 
 @contextmanager
-def _worker(folder: Path) -> Iterator[tuple[Worker, int]]:
-    """A worker that serves, and the HTTP API beside it with its port."""
-    socket, http_port = folder / "inference.sock", free_port()
-    flags = ("--served-model-name", MODEL, "--local-socket", str(socket))
-    worker = Worker(ensure_model(MODEL), program=("-m", "bench.stand_in", "--step-seconds", "0"), flags=flags)
+def _worker(folder: Path, uid: str) -> Iterator[Place]:
+    """A worker that serves, and the HTTP API beside it."""
+    local, http_port = folder / f"{uid}.sock", free_port()
+    flags = ("--served-model-name", MODEL, "--local-socket", str(local))
+    stand_in = ("-m", "bench.stand_in", "--step-seconds", "0")
+    worker = Worker(ensure_model(MODEL), program=stand_in, flags=flags, pod_uid=uid)
     try:
         worker.open()
-        beside = [sys.executable, "-m", "dormouse_gateway.beside", f"--worker={socket}", "--port", str(http_port)]
-        with _ended(
-            subprocess.Popen(
-                [*beside, "--fail-open", "--", MODEL], env={**environment(), **testing_tickets.environment()}
-            )
-        ):
-            yield worker, http_port
+        beside = [sys.executable, "-m", "dormouse_gateway.beside", f"--worker={local}", "--port", str(http_port)]
+        env = {**environment(), **testing_tickets.environment(uid)}
+        with _ended(subprocess.Popen([*beside, "--fail-open", "--", MODEL], env=env)):
+            _wait_for(http_port)
+            yield Place(worker, http_port, uid)
     finally:
         worker.close()
 
 
+def _wait_for(port: int) -> None:
+    """Return once somebody listens there, as the kubelet starts a worker behind its HTTP API."""
+    while True:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(LOOK_S)
+
+
 @contextmanager
-def _gate(port: int, http_port: int) -> Iterator[Gate]:
+def _gate(place: Place) -> Iterator[Gate]:
     """A gateway before the worker."""
-    command = [sys.executable, "-m", "bench.envoy.picking_door", MODEL, f"{port}:{http_port}"]
+    command = [sys.executable, "-m", "bench.envoy.picking_door", MODEL, str(place)]
     made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
     with _ended(made) as process:
         assert process.stdout is not None

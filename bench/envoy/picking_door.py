@@ -1,6 +1,8 @@
-"""A gateway with its picker as a process: `python -m bench.envoy.picking_door MODEL GRPC_PORT:HTTP_PORT…`.
+"""A gateway with its picker as a process: `python -m bench.envoy.picking_door MODEL GRPC_PORT:HTTP_PORT:UID…`.
 
-As `bench.front_door`; its ports of HTTP and of the picker are the one line on standard output.
+As `bench.front_door`; its ports of HTTP and of the picker are a line on standard output, as soon as all workers serve.
+A line `+GRPC_PORT:HTTP_PORT:UID` on standard input brings one more, which is answered by `+` once it serves; `-UID`
+takes one away, as the operator does before it drains it.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from collections.abc import Sequence
 
 import uvloop
 
-from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID
+from dormouse_api.testing_tickets import GATEWAY_SEED
 from dormouse_gateway.seeds import Seeds
 from dormouse_gateway.server import Gateway
 from dormouse_gateway.settings import Settings
 from dormouse_gateway.testing.slices import ControlledKube
-from dormouse_gateway.testing.workers import infd, pod
+from dormouse_gateway.testing.workers import infd, pod, set_ready
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
 from dormouse_kube.reflector import ObjectKey
 
@@ -26,27 +28,53 @@ _KEY = ObjectKey("default", NAME)
 _LOOK_S = 0.02
 
 
-async def serve(model: str, workers: Sequence[tuple[int, int]]) -> None:
-    """Be the gateway until standard input ends."""
-    kube = ControlledKube()
-    kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model, serving={"inferencePool": True}))
-    for number, (port, http_port) in enumerate(workers):
-        kube.put(PODS, pod(f"{NAME}-{number}", NAME, f"127.0.0.1:{port}", uid=POD_UID, http_port=http_port))
-    settings = Settings(
-        host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, picker_port=0, lame_duck_s=0
-    )
-    gateway, stop = Gateway(settings, Seeds((GATEWAY_SEED,)), kube), asyncio.Event()
-    ports = await gateway.start()
-    running = asyncio.create_task(gateway.run(stop))
-    while not ((activity := gateway.router.activity.activity(_KEY)) and activity.awake_workers == len(workers)):  # noqa: ASYNC110  # as there
-        await asyncio.sleep(_LOOK_S)
-    print(ports.openai, ports.picker, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    stop.set()
-    await running
+class Door:
+    """The gateway before workers that come and go; Kubernetes is in memory."""
+
+    def __init__(self, model: str) -> None:
+        """Serve this model."""
+        self._kube = ControlledKube()
+        self._kube.put(INFERENCE_DEPLOYMENTS, infd(NAME, model=model, serving={"inferencePool": True}))
+        settings = Settings(
+            host="127.0.0.1", port=0, control_port=0, metrics_port=0, http_port=0, picker_port=0, lame_duck_s=0
+        )
+        self._gateway = Gateway(settings, Seeds((GATEWAY_SEED,)), self._kube)
+        self._count = 0
+
+    async def serve(self, workers: Sequence[str]) -> None:
+        """Be the gateway until standard input ends."""
+        ports, stop = await self._gateway.start(), asyncio.Event()
+        running = asyncio.create_task(self._gateway.run(stop))
+        for place in workers:
+            self._come(place)
+        await self._all_awake()
+        print(ports.openai, ports.picker, flush=True)
+        while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            if line[0] == "-":
+                self._count -= 1
+                set_ready(self._kube, _pod(line[1:]), ready=False)
+            else:
+                self._come(line[1:])
+                await self._all_awake()
+                print("+", flush=True)
+        stop.set()
+        await running
+
+    def _come(self, place: str) -> None:
+        port, http_port, uid = place.split(":")
+        self._count += 1
+        self._kube.put(PODS, pod(_pod(uid), NAME, f"127.0.0.1:{port}", uid=uid, http_port=int(http_port)))
+
+    async def _all_awake(self) -> None:
+        activity = self._gateway.router.activity
+        while not ((known := activity.activity(_KEY)) and known.awake_workers == self._count):  # noqa: ASYNC110  # as there
+            await asyncio.sleep(_LOOK_S)
+
+
+def _pod(uid: str) -> str:
+    return f"{NAME}-{uid}"
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    places = [tuple(map(int, word.split(":"))) for word in sys.argv[2:]]
-    uvloop.run(serve(sys.argv[1], [(port, http_port) for port, http_port in places]))
+    uvloop.run(Door(sys.argv[1]).serve(sys.argv[2:]))

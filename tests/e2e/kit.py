@@ -14,7 +14,8 @@ import pytest
 from dormouse_api.names import GROUP
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
-from tools.kubectl import Cluster, CommandFailed
+from tools.kubectl import Cluster, CommandFailed, run
+from tools.release import tool_command, tool_env
 
 POLL_S = 0.25
 STATUS_OF_ALL_PROCESSES = "import glob; print(*(open(file).read() for file in glob.glob('/proc/[0-9]*/status')))"
@@ -30,6 +31,11 @@ def lasting_kinds(cluster: Cluster) -> str:
     said = cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "-o", "name").split()
     kinds = [kind for kind in said if kind.partition(".")[0] != "events"]
     return ",".join(kind for kind in kinds if kind.endswith(f".{GROUP}") or not kind.endswith(".dormouse.dev"))
+
+
+def dormouse(cluster: Cluster, *arguments: str) -> str:
+    """Run the command line as a user would; return what it printed."""
+    return run(tool_command("dormouse_cli", *arguments), env={**tool_env(), **cluster.env}).strip()
 
 
 class Deployments:

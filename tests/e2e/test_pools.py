@@ -18,10 +18,12 @@ from dormouse_worker.model.testing_pooling import reference_hidden, write_tiny_e
 from localkube.gpus.device_plugin import RESOURCE, VARIABLE
 from localkube.gpus.objects import DRIVER
 from tests.e2e import gpus
+from tests.e2e.costs import counted, minutes_by_model
 from tests.e2e.kit import Deployments, Manifest, Models, wait_until_none
+from tests.faults.prometheus import Prometheus
 from tools import reference
 from tools.kubectl import Cluster, fill_claim
-from tools.release import worker_image
+from tools.release import Release, worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -47,6 +49,13 @@ def device(cluster: Cluster, namespace: str) -> Iterator[Path]:
     cluster.kubectl("delete", "pv", name)
     driver.stop()
     assert DRIVER not in cluster.kubectl("get", "resourceslices,deviceclasses", "-o", "name")
+
+
+@pytest.fixture
+def prometheus(cluster: Cluster, release: Release, tmp_path: Path) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes the operators."""
+    with counted(cluster, release, tmp_path) as mine:
+        yield mine
 
 
 @pytest.fixture
@@ -148,7 +157,12 @@ def holders(deployments: Deployments) -> list[str]:
 
 
 def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has_it(
-    members: Deployments, device: Path, model_of: Models, tiny_model: Path, eventually: Callable[..., Any]
+    members: Deployments,
+    device: Path,
+    model_of: Models,
+    tiny_model: Path,
+    eventually: Callable[..., Any],
+    prometheus: Prometheus,
 ) -> None:
     for name in (FIRST, SECOND):
         members.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep')
@@ -166,6 +180,13 @@ def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has
     assert f"slot {POOL}-0: {members.namespace}/{SECOND}[0] serves" in told
     assert sum(members.restarts(FIRST) + members.restarts(SECOND)) == 0
     assert not (device / "violations").exists(), (device / "violations").read_text()
+
+    def billed() -> bool:
+        """Return whether a minute was billed: it counts as it is when the clock's minute ends."""
+        minutes = minutes_by_model(members.cluster, members.namespace, prometheus)
+        return {"awake", "asleep"} <= {state for name in (FIRST, SECOND) for state, n in minutes[name].items() if n}
+
+    eventually(billed)
 
 
 def test_a_model_for_vectors_and_one_that_chats_alternate_on_one_gpu(

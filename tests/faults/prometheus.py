@@ -37,7 +37,7 @@ class Prometheus:
         """Take the folder to make, and the program."""
         folder.mkdir()
         self._folder = folder
-        self._url = f"http://127.0.0.1:{(port := free_port())}"
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
         self._targets = folder / "targets.json"
         self.scrape([])
         files = {"files": [str(self._targets)], "refresh_interval": "1s"}
@@ -76,7 +76,7 @@ class Prometheus:
 
     async def ask(self, path: str, **parameters: Any) -> Any:
         """Return the data of an answer of its API; fail with its own words."""
-        url = f"{self._url}/api/v1/{path}"
+        url = f"{self.url}/api/v1/{path}"
         async with aiohttp.ClientSession() as session, session.get(url, params=parameters) as answer:
             told = await answer.json()
         assert told["status"] == "success", f"{parameters}: {told}"

@@ -1,0 +1,5 @@
+module dormouse.dev/tests/platforms/definitions
+
+go 1.26.0
+
+require sigs.k8s.io/gateway-api-inference-extension v1.3.0
