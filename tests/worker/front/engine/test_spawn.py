@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 import pytest
 import uvloop
 
-from dormouse_worker.front.engine.spawn import SubprocessEngine, hand_over
+from dormouse_worker.front.engine.spawn import SubprocessEngine, hand_over, subprocess_spawner
 
 
 async def end_before_it_is_told() -> int:
@@ -20,3 +21,10 @@ async def end_before_it_is_told() -> int:
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_an_engine_that_ended_before_it_was_told_its_settings_is_one_that_ended(run):
     assert run(end_before_it_is_told()) == 0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_interpreter_that_is_not_there_is_named(run):
+    spawn = subprocess_spawner(("/no/python", "-P"), {})(None)
+    with pytest.raises(FileNotFoundError, match="'/no/python'"):
+        run(spawn(Path("socket")))

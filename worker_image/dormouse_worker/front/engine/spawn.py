@@ -111,7 +111,10 @@ async def spawn_waiting(argv: Sequence[str], environ: Mapping[str, str], setting
 
 async def _start(argv: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*argv, stdin=pipe, stderr=pipe, env=dict(environ))
+    try:
+        return await asyncio.create_subprocess_exec(*argv, stdin=pipe, stderr=pipe, env=dict(environ))
+    except OSError as error:  # uvloop's does not say what is missing
+        raise OSError(error.errno, error.strerror, argv[0]) from error
 
 
 def hand_over(process: asyncio.subprocess.Process, words: bytes) -> None:
