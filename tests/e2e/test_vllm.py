@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer_env import peer_dir
+from bench.peer_env import peer_dir, peer_python
 from tools.release import worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def template():
-    """Return pods that have vLLM at /opt/vllm, the interpreter of its environment, and the library that it needs."""
+    """Return pods that have vLLM at /opt/vllm, the interpreter of its environment, and the library that it needs.
+
+    Raises NoPeer where the environment was not made: of a folder that is missing a kubelet would make an empty one.
+    """
+    peer_python()
     numa = next(Path("/usr/lib").glob("*/libnuma.so.1"))
     folders = {
         "vllm": (str(peer_dir()), "/opt/vllm"),
