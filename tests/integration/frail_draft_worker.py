@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,17 +13,10 @@ from dormouse_worker.model.slim_imports import import_slim
 import_slim()  # before anything else imports transformers: for a worker's own class nobody else does it
 
 from dormouse_worker.engine.batch import Batch, ModelOutput  # noqa: E402  # see above
-from dormouse_worker.engine.drafts.model import ModelPace  # noqa: E402
-from dormouse_worker.engine.drafts.pace import RowCosts  # noqa: E402
-from dormouse_worker.executor.testing_drafts import EagerPace, FreeRows  # noqa: E402
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker  # noqa: E402
-from tests.integration.draft_phases import DIE, PROPOSING, SCORED, WHOLE  # noqa: E402
+from tests.integration.draft_phases import MANY, PROPOSING, SCORED, always_draft, obey  # noqa: E402
 
-# This process drafts whatever a pass takes: on a busy machine drafts may look too dear, and nothing would end it.
-ModelPace.choose = EagerPace.choose  # type: ignore[method-assign]
-RowCosts.of = FreeRows.of  # type: ignore[method-assign]
-
-MANY = 4  # sequences of a step that may be the end: more than one loses drafts by it
+always_draft()
 
 
 class FrailDraftWorker(CpuWorker):
@@ -38,7 +29,7 @@ class FrailDraftWorker(CpuWorker):
             self._watch_drafter()
         wait_for_output = super().submit(batch)
         if has_many and any(sequence.draft_token_ids for sequence in batch.sequences):
-            self._reach(SCORED)  # some may be taken, and nobody has heard of them
+            obey(self.settings.model_path, SCORED)  # some may be taken, and nobody has heard of them
         return wait_for_output
 
     def _watch_drafter(self) -> None:
@@ -48,18 +39,9 @@ class FrailDraftWorker(CpuWorker):
             return
         compute = paths.compute
 
-        def compute_and_reach(*arguments: Any) -> Any:
+        def compute_and_obey(*arguments: Any) -> Any:
             logits = compute(*arguments)
-            self._reach(PROPOSING)
+            obey(self.settings.model_path, PROPOSING)
             return logits
 
-        paths.compute = compute_and_reach
-
-    def _reach(self, phase: str) -> None:
-        order = self.settings.model_path / DIE
-        if not order.exists() or phase not in (wanted := order.read_text().split()):
-            return
-        order.unlink()
-        if WHOLE in wanted:
-            os.kill(os.getppid(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+        paths.compute = compute_and_obey

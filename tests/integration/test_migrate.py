@@ -77,7 +77,8 @@ async def gateway_of(workers, **spec):
     async with aio.insecure_channel(f"127.0.0.1:{ports.inference}") as channel:
         try:
             await until(lambda: gateway.router.is_synced)
-            house = SimpleNamespace(stub=rpc.InferenceStub(channel), kube=kube, gateway=gateway)
+            address = f"127.0.0.1:{ports.inference}"
+            house = SimpleNamespace(stub=rpc.InferenceStub(channel), kube=kube, gateway=gateway, address=address)
             await only(house, "w0")
             yield house
         finally:

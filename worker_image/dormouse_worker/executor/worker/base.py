@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from dormouse_worker.common.adapters import AdapterInfo, AdapterList
 from dormouse_worker.common.errors import Damaged, InvalidSettings
@@ -26,6 +27,7 @@ class WorkerBase(ABC):
     number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
     """
 
+    has_heads: ClassVar[bool] = False  # it drafts by EAGLE heads
     settings: EngineSettings
     rank: int
 

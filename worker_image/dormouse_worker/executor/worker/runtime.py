@@ -22,7 +22,7 @@ def choose_worker(settings: EngineSettings, environ: Mapping[str, str], files: M
     task = task_of(settings, files.config)
     with_torch = worker_class_of(settings, environ, task)
     reason = why_torch(settings, task, files, load_kernels())
-    if reason is not None and with_torch != BARE_CLASS and settings.speculation_method == "eagle":
+    if reason is not None and settings.worker_cls == "auto" and settings.speculation_method == "eagle":
         raise InvalidSettings(
             f"speculation_method is eagle, and its heads are computed without torch alone, which this model needs: "
             f"{reason}; use draft, or suffix"

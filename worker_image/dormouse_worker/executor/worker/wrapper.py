@@ -57,12 +57,19 @@ def worker_class_of(settings: EngineSettings, environ: Mapping[str, str], task: 
 def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: bool) -> type[WorkerBase]:
     """Import the class of this name and what it needs. Raises InvalidSettings. The environment must be set before.
 
-    A quantized model needs all of transformers. For a user's own class nothing is imported beforehand.
+    A quantized model needs all of transformers. For a user's own class nothing is imported beforehand; beside a head it
+    has to be one that computes heads.
     """
     with lasting_objects():
         if settings.worker_cls == "auto" and not is_quantized and worker_class not in WITHOUT_TORCH:
             import_slim()
-        return resolve_worker_class(worker_class, settings.worker_extension_cls)
+        found = resolve_worker_class(worker_class, settings.worker_extension_cls)
+    if settings.speculation_method == "eagle" and not found.has_heads:
+        raise InvalidSettings(
+            f"speculation_method is eagle, and worker_cls is {worker_class!r}, which computes no heads; derive it from "
+            f"{BARE_CLASS}, or use draft, or suffix"
+        )
+    return found
 
 
 class WorkerWrapper:
