@@ -69,6 +69,23 @@ def test_where_it_does_not_pay_trials_cost_no_more_than_a_hundredth():
         assert 0 < asked * 2.0 * (1 + num_unread) <= 400
 
 
+def test_a_trial_beside_others_costs_the_pass_that_all_of_them_wait_for():
+    pace = make_pace(8, share=2.0)
+    asked = sum(pace.choose(0.5, 8, 0, 8) for _ in range(40_000))
+    assert 0 < asked * 2.0 * 8 <= 400
+
+
+def test_a_trial_costs_the_row_that_scores_it_too():
+    costs = RowCosts(8)
+    for _ in range(30):
+        costs.observe(8, 8, PASS_S)
+        costs.observe(8, 16, 2 * PASS_S)  # a row costs a token
+    pace = ModelPace(costs)
+    for _ in range(90):
+        pace.observe(make_batch(8), Proposals({}, seconds_per_token=0.001 * PASS_S))
+    assert 0 < sum(pace.choose(0.5, 8, 0, 8) for _ in range(40_000)) <= 400
+
+
 def test_a_pass_for_few_of_many_does_not_tell_what_one_for_all_costs():
     pace = make_pace(4, share=0.05)
     before = repr(pace)

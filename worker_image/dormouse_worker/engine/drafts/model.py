@@ -1,8 +1,8 @@
 """When the model beside is asked for drafts, and for how many: only where they are worth its passes and their rows.
 
 A token of it costs, for each sequence, what one of its passes takes beside one of the target's. Who has not asked for a
-while has to let it read what has come since, too: so where it does not pay it is tried again by a budget, some
-hundredths of what it might cost, and not by the clock.
+while has to let it read what has come since, too; and who asks alone pays the whole pass, for which all others wait. So
+where it does not pay it is tried again by a budget, some hundredths of what it might cost, and not by the clock.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ModelPace:
         if self._pause_passes:
             return 0
         price = self._price(num_seqs)
-        length = self._costs.of(num_seqs).dearer(price).best_length(chance, most)
-        return length or self._try(price * (1 + num_unread))
+        costs = self._costs.of(num_seqs).dearer(price)
+        return costs.best_length(chance, most) or self._try(costs.first + price * (num_seqs - 1 + num_unread))
 
     def observe(self, batch: Batch, proposals: Proposals | None) -> None:
         """A pass has come, and with it what was wanted, if something was."""

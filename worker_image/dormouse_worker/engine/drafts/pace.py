@@ -26,6 +26,10 @@ _CHEAPEST, _DEAREST = 0.005, 2.0  # of a row, in tokens
 class Costs(Protocol):
     """What drafts of one sequence cost."""
 
+    @property
+    def first(self) -> float:
+        """Return what the first token costs."""
+
     def best_length(self, chance: float, most: int) -> int:
         """Return how many tokens are worth most, each of which is right with that chance; 0 = none is worth its row."""
 
@@ -41,7 +45,12 @@ class EqualRows:
         self._log = log(max(self._threshold, 1e-6))
 
     def __repr__(self) -> str:
-        return f"EqualRows({self._threshold / MARGIN:.3f})"
+        return f"EqualRows({self.first:.3f})"
+
+    @property
+    def first(self) -> float:
+        """See `Costs`."""
+        return self._threshold / MARGIN
 
     def best_length(self, chance: float, most: int) -> int:
         """See `Costs`: the last row is worth its price."""
@@ -51,7 +60,7 @@ class EqualRows:
 
     def dearer(self, price: float) -> EqualRows:
         """See `Costs`."""
-        return EqualRows(self._threshold / MARGIN + price)
+        return EqualRows(self.first + price)
 
 
 class RowsAlone:
@@ -64,6 +73,11 @@ class RowsAlone:
 
     def __repr__(self) -> str:
         return f"RowsAlone({', '.join(f'{cost:.2f}' for cost in self._costs)})"
+
+    @property
+    def first(self) -> float:
+        """See `Costs`."""
+        return self._costs[1] + self._each
 
     def best_length(self, chance: float, most: int) -> int:
         """See `Costs`."""
