@@ -83,10 +83,6 @@ REFUSED = [
         {"engine": {"speculation": {"method": "draft", "model": "pvc://a/../b"}}},
         ["spec.engine.speculation.model is pvc://a/../b", "must not hold .."],
     ),
-    (
-        {"engine": {"device": "cpu", "kvStore": STORE, "speculation": {"method": "draft", "model": DRAFT}}},
-        ["spec.engine.kvStore", "spec.engine.speculation.model"],
-    ),
     *(
         (
             {"engine": {"speculation": {"method": "draft", "model": DRAFT}}, "parallelism": {way: 2}},

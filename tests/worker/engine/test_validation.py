@@ -139,7 +139,6 @@ def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
         ({"speculation_method": "ngram", "speculation_model": "/d"}, "speculation_method is ngram"),
         ({**DRAFT, "tensor_parallel_size": 2}, "tensor_parallel_size is 2; a draft model"),
         ({**DRAFT, "pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; a draft model"),
-        ({**DRAFT, "kv_store_dir": "/kv"}, "kv_store_dir is '/kv'; blocks are not kept beside a draft model"),
         ({**DRAFT, "num_speculative_tokens": 65}, "num_speculative_tokens is 65"),
         ({**DRAFT, "max_num_seqs": 1}, "max_num_seqs of at least 2, not 1"),
     ],

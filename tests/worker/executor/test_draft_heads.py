@@ -88,6 +88,11 @@ class Overheard:
             self.heard.append((self._sequences.read(sequence, 0, num_known).tolist(), list(drafts)))
         return proposals
 
+    def take(self):
+        """Return what was heard since this was asked last: drafts by the tokens known then."""
+        heard, self.heard = {tuple(known): drafts for known, drafts in self.heard}, []
+        return heard
+
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize(

@@ -24,6 +24,21 @@ def filled(spec, num_blocks, seed):
     return cache
 
 
+def test_of_a_cache_with_a_draft_model_the_targets_part_is_kept_and_the_draft_model_hears_of_what_comes():
+    own, drafts = CacheSpec.of((LAYER,) * 2, block_size=4), CacheSpec.of((LayerSpec(1, 8, 8, torch.float32),), 4)
+    cache, heard = filled(own.beside(drafts), 4, seed=1), []
+    part, alone = cache.part(0, 2), CacheBlocks(filled(own, 3, seed=2), b"r")
+    assert make_realm(part.spec) == make_realm(own) != make_realm(cache.spec)
+    *_, keys, values = (rows.clone() for rows in cache.by_block())
+    blocks = CacheBlocks(part, b"r", heard.extend)
+    blocks.write_blocks([1], memoryview(bytearray(alone.read_blocks([2])[0])))
+    assert bytes(blocks.read_blocks([1])[0]) == bytes(alone.read_blocks([2])[0])
+    assert heard == [1]
+    *_, keys_now, values_now = cache.by_block()
+    assert torch.equal(keys, keys_now)
+    assert torch.equal(values, values_now)
+
+
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_blocks_come_back_into_other_places_of_another_cache(spec):
     ours, theirs = filled(spec, 4, seed=1), filled(spec, 3, seed=2)

@@ -92,11 +92,6 @@ def _check_draft_model(settings: EngineSettings) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (size := getattr(settings, name)) > 1:
             raise InvalidSettings(f"{name} is {size}; a draft model (speculation_model) is beside one rank: set 1")
-    if settings.kv_store_dir:
-        raise InvalidSettings(
-            f"kv_store_dir is {settings.kv_store_dir!r}; blocks are not kept beside a draft model (speculation_model): "
-            "leave it empty, or use the method suffix"
-        )
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

@@ -6,7 +6,7 @@ A block's bytes are those of its slots in each pool: the keys of the first pool,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,8 +30,10 @@ def make_realm(spec: CacheSpec, *facts: object) -> bytes:
 class CacheBlocks:
     """Copies a cache's blocks out and in. Implements `engine.block_keeper.BlockCopier`."""
 
-    def __init__(self, cache: KVCache, realm: bytes) -> None:
+    def __init__(self, cache: KVCache, realm: bytes, on_write: Callable[[Sequence[int]], None] | None = None) -> None:
+        """`on_write` hears of which blocks hold something else from now on."""
         self.realm = realm
+        self._on_write = on_write
         self._cache = cache
         self._sizes = [rows[0].nbytes for rows in cache.by_block()]
 
@@ -58,3 +60,5 @@ class CacheBlocks:
             part = beside(copies[:, start : start + size].copy(), rows)
             put(rows, block_ids, part.reshape(len(block_ids), *rows.shape[1:]))
             start += size
+        if self._on_write is not None:
+            self._on_write(block_ids)

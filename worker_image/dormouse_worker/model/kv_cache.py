@@ -80,6 +80,12 @@ class CacheSpec:
         layers = self.layers + other.layers
         return CacheSpec(layers, self.block_size, (LayerGroup(tuple(range(len(layers)))),), self.first_layer)
 
+    def part(self, first: int, end: int | None) -> CacheSpec:
+        """Return the spec of the layers [first, end) alone, of several models' that share one table."""
+        assert len(self.groups) == 1, "they share one table"
+        layers = self.layers[first:end]
+        return CacheSpec(layers, self.block_size, (LayerGroup(tuple(range(len(layers)))),), self.first_layer)
+
     @property
     def block_bytes(self) -> int:
         """Return the bytes of one block over all layers."""
@@ -172,9 +178,9 @@ class KVCache:
         """Return which group's block table a layer uses."""
         return self._group_of[layer]
 
-    def part_from(self, first: int) -> KVCache:
-        """Return the same cache as the model sees it whose layer 0 is the layer `first` here; owns nothing."""
-        return _Part(self, first)
+    def part(self, first: int, end: int | None = None) -> KVCache:
+        """Return the same cache as the model sees it whose layers are [first, end) here; owns nothing."""
+        return _Part(self, first, end)
 
     def by_block(self) -> Iterator[Tensor]:
         """Yield every pool's keys, then its values, as views [blocks, block_size, Hkv, D]."""
@@ -194,17 +200,11 @@ class KVCache:
 class _Part(KVCache):
     """Some of a cache's layers, counted from 0."""
 
-    def __init__(self, whole: KVCache, first: int) -> None:
-        self.spec, self.num_blocks, self.pools = whole.spec, whole.num_blocks, whole.pools
-        self._whole, self._first = whole, first
-
-    def layer(self, layer: int) -> LayerCache:
-        """See `KVCache`."""
-        return self._whole.layer(self._first + layer)
-
-    def group_of(self, layer: int) -> int:
-        """See `KVCache`."""
-        return self._whole.group_of(self._first + layer)
+    def __init__(self, whole: KVCache, first: int, end: int | None) -> None:
+        self.spec = whole.spec.part(first, end)
+        self.num_blocks, self.pools = whole.num_blocks, whole.pools[first:end]
+        self._places = {layer: layer for layer in range(len(self.pools))}
+        self._group_of = dict.fromkeys(self._places, 0)
 
 
 @contextmanager

@@ -146,7 +146,8 @@ class BareWorker(KernelWorker):
         model, cache = self._loaded(), self._allocated().cache
         config = (self.settings.model_path / "config.json").read_bytes()
         weights = sorted(model.weights.checksums.items())
-        return CacheBlocks(cache, make_realm(cache.spec, config, weights, model.max_model_len, self._golden.facts))
+        facts = config, weights, model.max_model_len, self._golden.facts
+        return CacheBlocks(cache, make_realm(cache.spec, *facts, *(() if self._draft is None else self._draft.facts)))
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.bare.loader import BareModel
 from dormouse_worker.model.bare.runner import BareRunner
@@ -20,7 +22,7 @@ class DraftHead:
 
     def __init__(self, settings: EngineSettings, device: Device, target: BareModel, kernels: Kernels) -> None:
         """Load it. Raises as `load_head`. `target` is how the model is to be used from now on."""
-        self._name = settings.speculation_model
+        self._name, self._directory = settings.speculation_model, Path(settings.speculation_model)
         self._layer = len(target.cache_spec.layers)
         self.target, self._head = load_head(settings, device, target, kernels)
         self.sleep_part = Dispensable(self._head.parts.weights)
@@ -40,9 +42,15 @@ class DraftHead:
         """Return the bytes of its weights."""
         return self._head.parts.weights_bytes
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Return what its part of a block depends on. Raises OSError."""
+        config = (self._directory / "config.json").read_bytes()
+        return config, sorted(self._head.parts.weights.checksums.items())
+
     def attach(self, runner: BareRunner, cache: KVCache) -> None:
         """Let a runner over this cache propose what the head says."""
-        part = cache.part_from(self._layer)
+        part = cache.part(self._layer)
 
         def make_drafter(sequences: InputBatch, scratch: Scratch, answer: Answer) -> HeadDrafter:
             return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=self._is_there)

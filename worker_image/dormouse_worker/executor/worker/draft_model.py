@@ -33,6 +33,7 @@ class DraftModel:
         self._settings = settings
         self._first_layer = len(target.cache_spec.layers)
         self.target, self._model = load_draft(settings, device, target)
+        self._reach: Reach | None = None  # of the runner that computes now
         self._backend = setup.choose_backend(settings, self._model, device.torch_device, wants_graphs=False)
         self.sleep_part = Dispensable(self._model.weights)
 
@@ -53,26 +54,35 @@ class DraftModel:
 
     def attach(self, runner: ModelRunner, cache: KVCache, host_cache: KVCache) -> None:
         """Let a runner over these caches propose what this model says."""
-        forward = TorchForward(self._model, cache.part_from(self._first_layer))
+        forward = TorchForward(self._model, cache.part(self._first_layer))
         paths, native = ForwardPaths(forward, self._backend), None
         if isinstance(self._backend, NativeBackend):
             native = NativeSampler(self._backend.kernels)
         most = min(MAX_HOLE_TOKENS, self._settings.max_num_batched_tokens)
 
         def make_drafter(sequences: InputBatch) -> Drafter:
-            reach = Reach(cache.num_blocks, host_cache.num_blocks, cache.spec.block_size, sequences)
+            reach = self._reach = Reach(cache.num_blocks, host_cache.num_blocks, cache.spec.block_size, sequences)
             return Drafter(paths, Answers(native), sequences, reach, most, is_there=lambda: not self.sleep_part.lost)
 
         runner.draft_by(make_drafter)
 
     def run(self, batches: Sequence[Batch], cache: KVCache, host_cache: KVCache) -> ModelRunner:
         """Run batches of a profile as if they were the target's; return who did, which holds what it took."""
-        part = cache.part_from(self._first_layer)
+        part = cache.part(self._first_layer)
         model, most = self._model.for_profile(), self._settings.max_num_seqs
         runner = ModelRunner(model, part, host_cache, self._backend, max_num_seqs=most, communicator=ALONE)
         for batch in batches:
             runner.execute(without_soft_prompts(batch))
         return runner
+
+    def part_of_target(self, cache: KVCache) -> KVCache:
+        """Return what the target alone has in a cache: as much as outlives it."""
+        return cache.part(0, self._first_layer)
+
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """These blocks came from elsewhere, without this model's part: it computes that before it proposes."""
+        if self._reach is not None:
+            self._reach.forget(block_ids)
 
     def close(self) -> None:
         """Give the memory back."""

@@ -180,7 +180,8 @@ class RankWorker(ModelWorker):
         if not self.computes_batches:
             return super().stored_cache()
         assert self._golden is not None, "load_model comes first"
-        return setup.stored_cache(self.settings, self._loaded(), self._allocated().cache, self._golden.facts)
+        cache, golden = self._allocated().cache, self._golden.facts
+        return setup.stored_cache(self.settings, self._loaded(), cache, golden, self._draft)
 
     def save_sharded_state(self, directory: str) -> None:
         """See `WorkerBase`."""

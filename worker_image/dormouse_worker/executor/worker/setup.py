@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 
 from dormouse_worker.common.errors import Internal, InvalidSettings
@@ -18,6 +21,16 @@ from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.start import connect_from_environment
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
+
+
+class DraftPart(Protocol):
+    """A model whose layers lie behind another one's in its cache."""
+
+    def part_of_target(self, cache: KVCache) -> KVCache:
+        """Return what the other one has in it."""
+
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """These blocks came from elsewhere, with the other one's part alone."""
 
 
 def make_layout(settings: EngineSettings, rank: int) -> Layout:
@@ -76,14 +89,21 @@ def choose_backend(
     )
 
 
-def stored_cache(settings: EngineSettings, model: LoadedModel, cache: KVCache, golden: object) -> CacheBlocks:
-    """Return the cache as blocks of bytes that another process can go on with, if it would compute the same ones."""
+def stored_cache(
+    settings: EngineSettings, model: LoadedModel, cache: KVCache, golden: object, draft: DraftPart | None = None
+) -> CacheBlocks:
+    """Return the cache as blocks of bytes that another process can go on with, if it would compute the same ones.
+
+    A draft model's part is not among them: drafts change no token, and it computes that anew.
+    """
+    if draft is not None:
+        cache = draft.part_of_target(cache)
     config = (settings.model_path / "config.json").read_bytes()
     layout = model.layout
     share = layout.tensor, layout.pipeline, layout.rank
     weights = sorted(model.weights.checksums.items())
     facts = config, share, weights, model.max_model_len, model.quantization, golden
-    return CacheBlocks(cache, make_realm(cache.spec, *facts))
+    return CacheBlocks(cache, make_realm(cache.spec, *facts), None if draft is None else draft.forget)
 
 
 def make_runner(

@@ -67,6 +67,10 @@ class Reach:
             blocks = self._sequences.blocks_of(sequence, end)[first:]
             self._filled[blocks] = np.minimum(size, end - size * np.arange(first, first + len(blocks)))
 
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """These blocks came from elsewhere, with the target's part alone: nothing of them is computed."""
+        self._filled[list(block_ids)] = 0
+
     def doubt(self, request_ids: Sequence[str]) -> None:
         """A pass over these did not end well: look at their blocks again."""
         for request_id in request_ids:
