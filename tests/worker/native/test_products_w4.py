@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits in groups: bit by bit those of the plain weights that they stand for."""
+"""Products with weights of 4 and 8 bits in groups: bit by bit those of the plain weights that they stand for."""
 
 import pytest
 import torch
@@ -9,7 +9,13 @@ from dormouse_worker.native import abi
 from tests.worker.model.quantized.packed_experts import draw
 
 TYPES = {torch.float32: abi.FLOAT32, torch.bfloat16: abi.BFLOAT16}
-FORMATS = {Chunks.OF_ONE: abi.W4_1, Chunks.OF_FOUR: abi.W4_4, Chunks.WITH_LOWS: abi.W4_LOW}
+FORMATS = {
+    Chunks.OF_ONE: abi.W4_1,
+    Chunks.OF_FOUR: abi.W4_4,
+    Chunks.WITH_LOWS: abi.W4_LOW,
+    Chunks.BYTES_OF_FOUR: abi.W8_4,
+    Chunks.BYTES_OF_EIGHT: abi.W8_8,
+}
 
 
 def make(columns, num_outputs, chunks):
@@ -17,9 +23,10 @@ def make(columns, num_outputs, chunks):
     generator = torch.Generator().manual_seed(columns)
     has_lows, groups = chunks is Chunks.WITH_LOWS, columns // 128 * chunks.num_groups
     zeros = torch.randint(0, 16, (num_outputs, groups), generator=generator, dtype=torch.int32)
+    least, end = (-128, 128) if chunks.is_of_bytes else (0, 16)
     return Grouped(
-        torch.randint(0, 16, (num_outputs, columns), generator=generator, dtype=torch.int32),
-        None if has_lows else zeros,
+        torch.randint(least, end, (num_outputs, columns), generator=generator, dtype=torch.int32),
+        None if has_lows or chunks.is_of_bytes else zeros,
         torch.rand(num_outputs, groups, generator=generator),
         torch.arange(columns) // (128 // chunks.num_groups),
         torch.randn(num_outputs, groups, generator=generator) if has_lows else None,
@@ -39,11 +46,15 @@ def multiply(kernels, rows, weight, form, dtype):
 @pytest.mark.parametrize(("columns", "num_outputs"), [(128, 5), (896, 37), (4608, 20)])
 def test_products_have_the_bits_of_the_plain_weights(kernels, dtype, chunks, columns, num_outputs):
     stored = make(columns, num_outputs, chunks)
-    weight, plain = pack(stored, chunks), stored.plain().to(dtype)
+    weight, plain = pack(stored, chunks), stored.plain()
     rows = torch.randn(200, columns, generator=torch.Generator().manual_seed(1)).to(dtype).float()
+    types = (
+        {dtype, torch.float32} if chunks.is_of_bytes else {dtype}
+    )  # bytes are exact but where bfloat16 is multiplied
     for some in (1, 2, 5, 16, 33, 200):
-        expected = multiply(kernels, rows[:some], plain, abi.PLAIN, dtype)
-        assert torch.equal(multiply(kernels, rows[:some], weight, FORMATS[chunks], dtype), expected), some
+        made = multiply(kernels, rows[:some], weight, FORMATS[chunks], dtype)
+        expected = (multiply(kernels, rows[:some], plain.to(one), abi.PLAIN, one) for one in types)
+        assert any(torch.equal(made, one) for one in expected), some
 
 
 @pytest.mark.parametrize("chunks", FORMATS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 15
+VERSION = 16
 FLOAT32, BFLOAT16 = 0, 1
-PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4 = range(7)
+PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4, W8_4, W8_8 = range(9)
 LATE = 1
 MAX_HEAD_SIZE = 256  # numbers of a head: MAX_HEAD in `src/unit.h`
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend

@@ -69,7 +69,7 @@ def write(
     for name, tensor in (llama_tensors() if tensors is None else tensors).items():
         kind = (types or {}).get(name, (types or {}).get("", "F32")) if tensor.ndim > 1 else "F32"
         chosen = gguf.GGMLQuantizationType[kind]
-        data = tensor if kind == "F32" else gguf.quantize(tensor, chosen)
+        data = tensor if kind == "F32" else six_bits(tensor) if kind == "Q6_K" else gguf.quantize(tensor, chosen)
         writer.add_tensor(name, data, raw_dtype=None if kind in ("F32", "F16") else chosen)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -90,3 +90,17 @@ def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
     else:
         writer.add_array(key, value)
+
+
+def six_bits(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Round rows float32 [n, columns] to Q6_K, which the library only reads; return uint8 [n, bytes]."""
+    groups = rows.reshape(-1, 16, 16)
+    wanted = np.abs(groups).max(-1) / 31
+    scale = (wanted.max(-1, keepdims=True) / 127).astype(np.float16)
+    factors = np.rint(wanted / scale.astype(np.float32)).clip(0, 127).astype(np.int8)
+    steps = np.maximum(scale.astype(np.float32) * factors, 1e-30)
+    numbers = (np.rint(groups / steps[..., None]).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    low = (numbers[:, :, :2] & 15) | ((numbers[:, :, 2:] & 15) << 4)
+    high = sum((numbers[:, :, part] >> 4) << 2 * part for part in range(4))
+    parts = (low.reshape(-1, 128), high.reshape(-1, 64), factors.view(np.uint8), scale.view(np.uint8))
+    return np.concatenate(parts, 1).reshape(len(rows), -1)

@@ -9,6 +9,7 @@ from dormouse_worker.files.gguf.types import BLOCKS, NAMES, row_bytes
 from dormouse_worker.model.quantized.gguf_blocks import grouped_rows, plain_rows
 from dormouse_worker.model.quantized.gguf_plan import KEEPS
 from dormouse_worker.model.quantized.grouped import expand, pack
+from tests.worker.files.gguf.kit import six_bits
 
 FLOATS = {"F32": np.float32, "F16": np.float16}
 
@@ -36,10 +37,16 @@ def test_names_and_sizes_are_those_of_the_formats_library():
 
 
 @pytest.mark.parametrize("kind", KEEPS)
-def test_four_bits_stay_and_stand_for_the_same_weights(kind):
+def test_numbers_stay_and_stand_for_the_same_weights(kind):
     raw = torch.from_numpy(random_rows(kind, 512))
     rows, chunks = grouped_rows(kind, raw), KEEPS[kind]
     plain = plain_rows(kind, raw)
     assert plain.isfinite().float().mean() > 0.8
     for made in (rows.plain(), expand(pack(rows, chunks), 512, chunks)):
         assert torch.equal(made.nan_to_num(), plain.nan_to_num())
+
+
+def test_the_kits_six_bits_are_near_what_they_were_made_of():
+    rows = np.random.default_rng(3).standard_normal((4, 512)).astype(np.float32)
+    made = gguf.dequantize(six_bits(rows), gguf.GGMLQuantizationType.Q6_K)
+    assert np.abs(made - rows).max() < 0.08

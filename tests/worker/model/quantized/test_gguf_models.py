@@ -166,27 +166,43 @@ def tensors_plain(model):
         ("Q4_0", "float32", "w4a16/32"),
         ("Q4_1", "bfloat16", "w4a16/32 with lows"),
         ("Q4_1", "float32", "w4a16/32 with lows"),
+        ("Q5_0", "float32", "w8a16/32"),
+        ("Q8_0", "float32", "w8a16/32"),
+        ("Q6_K", "float32", "w8a16/16"),
     ],
 )
-def test_four_bits_are_kept_and_logits_have_the_bits_of_plain_weights(load_from, model_file, kind, dtype, name):
+def test_numbers_are_kept_and_logits_have_the_bits_of_plain_weights(load_from, model_file, kind, dtype, name):
     _, file = model_file("llama", {"": kind}, tie_word_embeddings=False)
-    four, plain = load_from(file, dtype=dtype), load_from(file, dtype=dtype, attention_backend="sdpa")
-    assert (len(kept(four)), kept(plain)) == (15, set())
-    assert four.weights_bytes < plain.weights_bytes / 2
-    assert describe_path(four, "native").endswith(f" {name}")
+    short, plain = load_from(file, dtype=dtype), load_from(file, dtype=dtype, attention_backend="sdpa")
+    assert (len(kept(short)), kept(plain)) == (15, set())
+    assert short.weights_bytes < plain.weights_bytes * (0.5 if kind.startswith("Q4") else 0.7)
+    assert describe_path(short, "native").endswith(f" {name}")
     expected = raw_logits(plain, NativeBackend(), chunks=(20,))
     for chunks in ((20,), (17, 1, 1, 1)):
-        assert (raw_logits(four, NativeBackend(), chunks=chunks) == expected).all()
+        assert (raw_logits(short, NativeBackend(), chunks=chunks) == expected).all()
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K"])
+def test_numbers_of_8_bits_are_nearer_to_the_file_than_plain_weights_of_bfloat16(load_from, model_file, kind):
+    _, file = model_file("llama", {"": kind}, tie_word_embeddings=False)
+    short = load_from(file, dtype="bfloat16")
+    whole = raw_logits(short, NativeBackend(), chunks=(20,))
+    assert (raw_logits(short, NativeBackend(), chunks=(17, 1, 1, 1)) == whole).all()
+    exact, plain = (
+        raw_logits(load_from(file, dtype=dtype, attention_backend="sdpa"), NativeBackend(), chunks=(20,))
+        for dtype in ("float32", "bfloat16")
+    )
+    assert (whole - exact).square().sum() <= (plain - exact).square().sum()
 
 
 def test_a_tied_head_and_other_types_are_made_plain_and_that_is_said(load_from, model_file, caplog):
     with caplog.at_level(logging.INFO):
         model = load_from(model_file("llama", {"": "Q4_0", "blk.0.attn_k.weight": "Q8_0"}, tie_word_embeddings=True)[1])
     assert len(kept(model)) == 11
-    assert "14 Q4_0, 5 F32, 1 Q8_0; 11 weights keep 4 bits, others are made plain" in caplog.text
+    assert "14 Q4_0, 5 F32, 1 Q8_0; 11 weights keep their numbers, others are made plain" in caplog.text
 
 
-def test_projections_of_two_kinds_of_four_bits_are_made_plain_together(load_from, model_file):
+def test_projections_of_two_kinds_are_made_plain_together(load_from, model_file):
     _, file = model_file("llama", {"": "Q4_0", "blk.0.attn_k.weight": "Q4_1"}, tie_word_embeddings=False)
     model = load_from(file)
     assert len(kept(model)) == 12
@@ -194,10 +210,10 @@ def test_projections_of_two_kinds_of_four_bits_are_made_plain_together(load_from
     assert isinstance(model.native, NativeDecoder)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "BF16"])
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleep_brings_the_same_weights_back(load_from, model_file, level, kind):
-    device = CpuDevice(Host()) if kind.startswith("Q4") else FakeDevice()
+    device = CpuDevice(Host()) if kind.startswith("Q") else FakeDevice()
     model = load_from(model_file("llama", {"": kind})[1], device, dtype="bfloat16")
     before = tensors_of(model)
     sleep(model, level)
@@ -229,7 +245,7 @@ def plain_of(part):
     return part.format.dequantize(part.weight, part.weight_scale, part.in_features) if is_packed else part.weight
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", "Q4_0", "Q4_1"])
 def test_each_rank_reads_its_part(load_from, model_file, kind):
     _, file = model_file("llama", {"": kind})
     whole = load_from(file, attention_backend="sdpa").module
@@ -250,7 +266,7 @@ def test_adapters_stand_beside_weights_that_keep_their_bits(load_from, model_fil
     assert kept(load_from(model_file("llama", {"": "Q4_0"})[1], enable_lora=True, max_loras=1))
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q6_K", "Q8_0"])
 def test_what_was_saved_is_what_is_loaded(load_from, model_file, tmp_path, kind):
     _, file = model_file("llama", {"": kind}, tie_word_embeddings=False)
     first = load_from(file)

@@ -41,6 +41,8 @@ FORMATS = MappingProxyType(  # by the names that `quantized.formats` gives them
         "w4a16/128": abi.W4_1,
         "w4a16/32": abi.W4_4,
         "w4a16/32 with lows": abi.W4_LOW,
+        "w8a16/32": abi.W8_4,
+        "w8a16/16": abi.W8_8,
     }
 )
 MAX_STARTS = 4  # of `abi.Lora`

@@ -26,10 +26,12 @@ def plain_rows(kind: str, raw: torch.Tensor) -> torch.Tensor:
 
 
 def grouped_rows(kind: str, raw: torch.Tensor) -> Grouped:
-    """Return what rows uint8 [n, bytes] of Q4_0, Q4_1 or Q4_K are made of: numbers of 4 bits in groups of 32."""
+    """Return what rows uint8 [n, bytes] of Q4_0, Q4_1, Q4_K, Q5_0, Q6_K or Q8_0 are made of: numbers of 4 or 8 bits."""
     blocks = raw.reshape(-1, BLOCKS[kind][1])
     zeros = lows = None
-    if kind == "Q4_K":
+    if kind in _SIGNED:
+        numbers, scales = _SIGNED[kind](blocks)
+    elif kind == "Q4_K":
         numbers, (scales, less) = _by_pairs(blocks[:, 16:].contiguous()), _group_scales(blocks)
         lows = -less
     elif kind == "Q4_1":
@@ -38,7 +40,7 @@ def grouped_rows(kind: str, raw: torch.Tensor) -> Grouped:
         numbers, scales = _nibbles(blocks[:, 2:]), _half(blocks, 0)
         zeros = torch.full((len(raw), len(blocks) // len(raw)), 8, dtype=torch.int32)
     whole, by_row = numbers.reshape(len(raw), -1), scales.reshape(len(raw), -1)
-    groups = torch.arange(whole.shape[1]) // 32
+    groups = torch.arange(whole.shape[1]) // (whole.shape[1] // by_row.shape[1])
     return Grouped(whole, zeros, by_row, groups, None if lows is None else lows.reshape(by_row.shape))
 
 
@@ -66,9 +68,18 @@ def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
     return _half(blocks, 0) * _nibbles(blocks[:, 4:]).float() + _half(blocks, 2)
 
 
-def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
-    numbers = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
-    return _half(blocks, 0) * (numbers - 16).float()
+def _of_signed(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def made(blocks: torch.Tensor) -> torch.Tensor:
+        numbers, scales = _SIGNED[kind](blocks)
+        return scales[..., None] * numbers.float()
+
+    return made
+
+
+def _signed_q5_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return numbers with a sign, int32 [n, groups, size], and the groups' scales, float32 [n, groups]."""
+    numbers = (_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])) - 16
+    return numbers[:, None], _half(blocks, 0)
 
 
 def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
@@ -76,8 +87,8 @@ def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
     return _half(blocks, 0) * numbers.float() + _half(blocks, 2)
 
 
-def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks[:, 2:].contiguous().view(torch.int8).float() * _half(blocks, 0)
+def _signed_q8_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return blocks[:, 2:].contiguous().view(torch.int8).int()[:, None], _half(blocks, 0)
 
 
 def _scales_and_lows(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,25 +129,26 @@ def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
     return _by_groups(blocks, _by_pairs(blocks[:, 48:].contiguous()) | (fifth.int() << 4))
 
 
-def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
+def _signed_q6_k(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     n = len(blocks)
     low = _nibbles(blocks[:, :128].reshape(n, 2, 64)).view(n, 8, 32)
     shifts = torch.tensor((0, 2, 4, 6), dtype=torch.uint8)[None, None, :, None]
     high = blocks[:, 128:192].reshape(n, 2, 1, 32) >> shifts & 3
     numbers = (low | (high.int().view(n, 8, 32) << 4)) - 32
     scales = _half(blocks, 208) * blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return scales[..., None] * numbers.view(n, 16, 16).float()
+    return numbers.view(n, 16, 16), scales
 
 
+_SIGNED: Mapping[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = MappingProxyType(
+    {"Q5_0": _signed_q5_0, "Q6_K": _signed_q6_k, "Q8_0": _signed_q8_0}
+)
 _MADE: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
     {
         "Q4_0": _q4_0,
         "Q4_1": _q4_1,
-        "Q5_0": _q5_0,
         "Q5_1": _q5_1,
-        "Q8_0": _q8_0,
         "Q4_K": _q4_k,
         "Q5_K": _q5_k,
-        "Q6_K": _q6_k,
+        **{kind: _of_signed(kind) for kind in _SIGNED},
     }
 )

@@ -28,7 +28,14 @@ from dormouse_worker.model.weights.skeleton import Skeleton, find_origins, iter_
 logger = logging.getLogger(__name__)
 
 KEEPS = MappingProxyType(  # the types whose numbers our kernels compute with as they are
-    {"Q4_0": Chunks.OF_FOUR, "Q4_1": Chunks.WITH_LOWS, "Q4_K": Chunks.WITH_LOWS}
+    {
+        "Q4_0": Chunks.OF_FOUR,
+        "Q4_1": Chunks.WITH_LOWS,
+        "Q4_K": Chunks.WITH_LOWS,
+        "Q5_0": Chunks.BYTES_OF_FOUR,
+        "Q6_K": Chunks.BYTES_OF_EIGHT,
+        "Q8_0": Chunks.BYTES_OF_FOUR,
+    }
 )
 
 
@@ -41,7 +48,7 @@ def plan_gguf(
 ) -> GgufSource:
     """Return a source of the skeleton's tensors; `checkpoint` reads tensors of the files by slots' names.
 
-    A tensor becomes plain, unless it can keep its 4 bits in a model of which weights are `joined` (see
+    A tensor becomes plain, unless it can keep its numbers in a model of which weights are `joined` (see
     `joined_parameters`), unless it is `torn` between ranks; none are joined = nothing is kept. Raises ModelInvalid for
     what is missing, has another shape, or has no place in the model.
     """
@@ -61,7 +68,7 @@ def plan_gguf(
     own = {name: tensor for name, tensor in tensors.items() if places[name] == name}  # the others share another's
     kept = _kept(skeleton.module, own, joined, torn) if joined else {}
     keep(skeleton.module, {name: KEPT[chunks] for name, chunks in kept.items()})
-    logger.info("%s: %s; %d weights keep 4 bits, others are made plain", gguf.file, _types(gguf), len(kept))
+    logger.info("%s: %s; %d weights keep their numbers, others are made plain", gguf.file, _types(gguf), len(kept))
     names = {tensor.origin.name: tensor.origin.name for tensor in tensors.values()}
     return GgufSource(
         checkpoint(names), {name: replace(tensor, kept=kept.get(name)) for name, tensor in tensors.items()}

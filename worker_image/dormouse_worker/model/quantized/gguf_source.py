@@ -1,4 +1,4 @@
-"""Reads the tensors of GGUF files, some rows at a time: plain, or in 4 bits. Never holds more than the rows it makes.
+"""Reads tensors of GGUF files, some rows at a time: plain, or as numbers with scales. Holds no more than it makes.
 
 rows of blocks in the file --read--> bytes of some rows --made--> the window that is read
 """

@@ -1,8 +1,9 @@
-"""Weights of 4 bits as other tools round them: groups of inputs, each with a scale and a zero or a low. Pure.
+"""Weights of 4 and 8 bits as other tools round them: groups of inputs, each with a scale and a zero or a low. Pure.
 
 weight [out, chunks · bytes]  uint8; a chunk is 128 inputs: byte i has input i (its low half) and input 64 + i; then the
                               scales, float32, and zeros of its groups, 1 or 4 of them (filled up to four bytes); or
                               the scales and lows, float32, of 4 groups
+                              of 8 bits: 128 numbers with a sign, then the scales, float32, of 4 or 8 groups
 
 What they stand for is what is computed with: the very plain weights that a checkpoint's reader makes of them.
 """
@@ -26,16 +27,25 @@ class Chunks(Enum):
     OF_ONE = "w4a16/128"
     OF_FOUR = "w4a16/32"
     WITH_LOWS = "w4a16/32 with lows"
+    BYTES_OF_FOUR = "w8a16/32"
+    BYTES_OF_EIGHT = "w8a16/16"
 
     @property
     def num_groups(self) -> int:
         """Return how many groups a chunk has."""
-        return 1 if self is Chunks.OF_ONE else 4
+        return {Chunks.OF_ONE: 1, Chunks.BYTES_OF_EIGHT: 8}.get(self, 4)
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Return whether numbers have 8 bits and a sign, and no zero."""
+        return self in (Chunks.BYTES_OF_FOUR, Chunks.BYTES_OF_EIGHT)
 
     @property
     def num_bytes(self) -> int:
         """Return the size of a chunk."""
         scale_bytes = self.num_groups * torch.float32.itemsize
+        if self.is_of_bytes:
+            return CHUNK + scale_bytes
         return HALF + scale_bytes + (scale_bytes if self is Chunks.WITH_LOWS else ZERO_BYTES)
 
     def row_bytes(self, columns: int) -> int:
@@ -45,21 +55,24 @@ class Chunks(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Some rows of a map: what is taken from numbers, what they are multiplied with, what is added, group by group."""
+    """Some rows of a map: what is taken from numbers, what they are multiplied with, what is added, group by group.
+
+    Without zeros and lows, numbers have a sign and 8 bits.
+    """
 
     numbers: torch.Tensor  # int32 [n, in]
-    zeros: torch.Tensor | None  # int32 [n, groups]; None = lows
+    zeros: torch.Tensor | None  # int32 [n, groups]; None = lows, or neither
     scales: torch.Tensor  # float32 [n, groups]
     groups: torch.Tensor  # [in] the group of each input
-    lows: torch.Tensor | None = None  # float32 [n, groups]; None = zeros
+    lows: torch.Tensor | None = None  # float32 [n, groups]; None = zeros, or neither
 
     def plain(self) -> torch.Tensor:
         """Return the weights float32 [n, in]."""
         scales = self.scales[:, self.groups]
         if self.lows is not None:
             return self.numbers.float() * scales + self.lows[:, self.groups]
-        assert self.zeros is not None, "one of them is there"
-        return (self.numbers - self.zeros[:, self.groups]).float() * scales
+        numbers = self.numbers if self.zeros is None else self.numbers - self.zeros[:, self.groups]
+        return numbers.float() * scales
 
     @property
     def is_finite(self) -> bool:
@@ -77,14 +90,17 @@ def chunks_of(group_size: int, columns: int) -> Chunks | None:
 
 
 def pack(rows: Grouped, chunks: Chunks) -> torch.Tensor:
-    """Return chunks uint8 [n, bytes] of numbers of 4 bits."""
+    """Return chunks uint8 [n, bytes] of numbers of 4 or 8 bits."""
     count = chunks.num_groups
-    halves = rows.numbers.to(torch.uint8).reshape(len(rows.numbers), -1, 2, HALF)
     first = rows.groups[:: CHUNK // count]
 
     def by_chunk(part: torch.Tensor) -> torch.Tensor:
         return part[:, first].view(len(part), -1, count)
 
+    if chunks.is_of_bytes:
+        numbers = rows.numbers.to(torch.int8).view(torch.uint8).reshape(len(rows.numbers), -1, CHUNK)
+        return torch.cat((numbers, _bytes_of(by_chunk(rows.scales))), 2).flatten(1)
+    halves = rows.numbers.to(torch.uint8).reshape(len(rows.numbers), -1, 2, HALF)
     if rows.lows is None:
         assert rows.zeros is not None, "one of them is there"
         rest = torch.nn.functional.pad(by_chunk(rows.zeros).to(torch.uint8), (0, ZERO_BYTES - count))
@@ -96,8 +112,11 @@ def pack(rows: Grouped, chunks: Chunks) -> torch.Tensor:
 def expand(weight: torch.Tensor, columns: int, chunks: Chunks) -> torch.Tensor:
     """Return the plain weight float32 [n, columns], on any device."""
     count = chunks.num_groups
-    scale_end = HALF + count * torch.float32.itemsize
     lying = weight.view(len(weight), -1, chunks.num_bytes)
+    if chunks.is_of_bytes:
+        signed = lying[..., :CHUNK].contiguous().view(torch.int8).float().view(*lying.shape[:2], count, -1)
+        return (signed * _floats_of(lying[..., CHUNK:])[..., None]).flatten(1)
+    scale_end = HALF + count * torch.float32.itemsize
     both, scales, rest = lying[..., :HALF], _floats_of(lying[..., HALF:scale_end]), lying[..., scale_end:]
     numbers = torch.cat((both & MOST, both >> 4), 2).int().view(*lying.shape[:2], count, -1)
     if chunks is Chunks.WITH_LOWS:

@@ -3,10 +3,20 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 15
+#define DM_VERSION 16
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
-enum DmFormat : int64_t { DM_PLAIN = 0, DM_INT8 = 1, DM_INT4 = 2, DM_W4_1 = 3, DM_W4_4 = 4, DM_W4_LOW = 5, DM_MXFP4 = 6 };
+enum DmFormat : int64_t {
+  DM_PLAIN = 0,
+  DM_INT8 = 1,
+  DM_INT4 = 2,
+  DM_W4_1 = 3,
+  DM_W4_4 = 4,
+  DM_W4_LOW = 5,
+  DM_MXFP4 = 6,
+  DM_W8_4 = 7,
+  DM_W8_8 = 8,
+};
 
 // One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.
 struct DmGroup {

@@ -45,7 +45,6 @@ inline void round_key(const float *in, int64_t size, int8_t *out) {
 // The numbers as they are: their scale is for products with them. Exact in bfloat16, too.
 template <class Q>
 INLINE void read_head(const int8_t *from, int64_t size, Q *to) {
-  typedef int8_t some_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
   int64_t i = 0;
 #if defined(__AVX512BF16__)
   if constexpr (sizeof(Q) == 2)
@@ -55,8 +54,7 @@ INLINE void read_head(const int8_t *from, int64_t size, Q *to) {
       _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     }
 #endif
-  for (; i + LANES <= size; i += LANES)
-    store(to + i, __builtin_convertvector(__builtin_convertvector(*(const some_bytes *)(from + i), ints), floats));
+  for (; i + LANES <= size; i += LANES) store(to + i, __builtin_convertvector(widened(from + i), floats));
   for (; i < size; i++) put(to + i, (float)from[i]);
 }
 

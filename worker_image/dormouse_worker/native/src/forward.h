@@ -103,6 +103,8 @@ struct Pass {
       case DM_W4_1: return grouped<ADDS, GroupedChunk<W, 1>>(in, map, out, columns, num_outputs, deltas);
       case DM_W4_4: return grouped<ADDS, GroupedChunk<W, 4>>(in, map, out, columns, num_outputs, deltas);
       case DM_W4_LOW: return grouped<ADDS, LowChunk<W>>(in, map, out, columns, num_outputs, deltas);
+      case DM_W8_4: return grouped<ADDS, ByteChunk<4>>(in, map, out, columns, num_outputs, deltas);
+      case DM_W8_8: return grouped<ADDS, ByteChunk<8>>(in, map, out, columns, num_outputs, deltas);
     }
     deltas.shrink(pool, in, rows, columns);
     quantize(pool, in, rows, columns, map.format, space.numbers, peaks);
@@ -128,6 +130,8 @@ struct Pass {
       case DM_W4_1: return gate_of<GroupedChunk<W, 1>>(map, lora);
       case DM_W4_4: return gate_of<GroupedChunk<W, 4>>(map, lora);
       case DM_W4_LOW: return gate_of<LowChunk<W>>(map, lora);
+      case DM_W8_4: return gate_of<ByteChunk<4>>(map, lora);
+      case DM_W8_8: return gate_of<ByteChunk<8>>(map, lora);
     }
     Deltas<A, W> added = deltas(lora);
     added.shrink(pool, space.normed, rows, columns);

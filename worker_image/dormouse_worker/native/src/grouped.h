@@ -1,10 +1,12 @@
-// Weights of 4 bits as other tools round them (`model/quantized/grouped.py`): each group of inputs has a scale and a zero
-// of its own, and they become the very plain weights that they stand for, in the first cache or in registers.
+// Weights of 4 and 8 bits as other tools round them (`model/quantized/grouped.py`): each group of inputs has a scale and a
+// zero of its own, and they become the very plain weights that they stand for, in the first cache or in registers.
 //
 //     GroupedChunk  128 columns: byte i has column i (its low half) and column 64 + i; scales and zeros of GROUPS groups
 //                   weight = (nibble - zero) · scale, rounded to the model's type
 //     LowChunk      the same with what is added instead of a zero, of four groups
 //                   weight = nibble · scale + low, each step rounded to float32, then rounded to the model's type
+//     ByteChunk     128 columns, a byte with a sign for each, and the scales of GROUPS groups
+//                   weight = byte · scale, exact in float32; rounded where rows are multiplied as bfloat16
 #pragma once
 
 #include "nibbles.h"
@@ -42,36 +44,54 @@ struct LowChunk {
 template <class W>
 constexpr int64_t columns_of<LowChunk<W>> = 2 * NIBBLE_GROUP;
 
-// Whether a chunk is one that becomes plain weights: `plain_of` and `add_chunk` know it.
+template <int GROUPS>
+struct ByteChunk {
+  int8_t numbers[2 * NIBBLE_GROUP];
+  float scales[GROUPS];
+
+  typedef float Weight;
+  static constexpr int COLUMNS = 2 * NIBBLE_GROUP / GROUPS;
+};
+template <int GROUPS>
+constexpr int64_t columns_of<ByteChunk<GROUPS>> = 2 * NIBBLE_GROUP;
+
+// Whether a chunk is one that becomes plain weights: `plain_at` and `add_chunks` know it.
 template <class C>
 constexpr bool becomes_plain = false;
 template <class W, int GROUPS>
 constexpr bool becomes_plain<GroupedChunk<W, GROUPS>> = true;
 template <class W>
 constexpr bool becomes_plain<LowChunk<W>> = true;
+template <int GROUPS>
+constexpr bool becomes_plain<ByteChunk<GROUPS>> = true;
 
 INLINE floats rounded_to(floats x, float) { return x; }
+// As `store` rounds, but for what is no number, which weights are not: a scale that is not finite is refused when it is read.
 INLINE floats rounded_to(floats x, bf16) {
-  bf16 some[LANES];
-  store(some, x);
-  return load(some);
+  words bits = (words)x;
+  return (floats)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
 }
 
-// Calls take(column, floats) for every LANES columns of a chunk, in their order.
-template <class C, class Take>
-INLINE void plain_of(const C &chunk, const Take &take) {
-  typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-  UNROLL for (int shift = 0; shift < 8; shift += 4)
-    UNROLL for (int i = 0; i < NIBBLE_GROUP; i += LANES) {
-      int column = i + NIBBLE_GROUP / 4 * shift;
-      ints numbers = __builtin_convertvector((*(const bytes *)(chunk.both + i) >> shift) & 15, ints);
-      take(column, rounded_to(chunk.weights(numbers, column), typename C::Weight{}));
-    }
+// What a chunk stands for, LANES columns from one on; not rounded yet.
+template <class C>
+INLINE floats exact_at(const C &chunk, int column) {
+  ints both = widened(chunk.both + column % NIBBLE_GROUP);
+  return chunk.weights(both >> (column / NIBBLE_GROUP * 4) & 15, column);
+}
+template <int GROUPS>
+INLINE floats exact_at(const ByteChunk<GROUPS> &chunk, int column) {
+  return __builtin_convertvector(widened(chunk.numbers + column), floats) * all(chunk.scales[column / chunk.COLUMNS]);
+}
+
+// The plain weights that a chunk stands for, LANES columns from one on.
+template <class C>
+INLINE floats plain_at(const C &chunk, int column) {
+  return rounded_to(exact_at(chunk, column), typename C::Weight{});
 }
 
 template <class C>
 INLINE void expand_chunk(const C &chunk, float *out) {
-  plain_of(chunk, [&](int column, floats x) __attribute__((always_inline)) { store(out + column, x); });
+  UNROLL for (int column = 0; column < columns_of<C>; column += LANES) store(out + column, plain_at(chunk, column));
 }
 
 #if defined(__AVX512BF16__)
@@ -92,6 +112,12 @@ INLINE void halves_of(const C &chunk, const Take &take) {
   }
 }
 
+template <int GROUPS, class Take>
+INLINE void halves_of(const ByteChunk<GROUPS> &chunk, const Take &take) {
+  UNROLL for (int column = 0; column < 2 * NIBBLE_GROUP; column += 32)
+    take(column, (__m512i)_mm512_cvtne2ps_pbh((__m512)exact_at(chunk, column + 16), (__m512)exact_at(chunk, column)));
+}
+
 template <class C>
 INLINE void expand_chunk(const C &chunk, bf16 *out) {
   halves_of(chunk, [&](int column, __m512i x) __attribute__((always_inline)) { _mm512_storeu_si512(out + column, x); });
@@ -108,20 +134,24 @@ template <class A, class C>
   requires becomes_plain<C>
 struct Dot<A, C> : Dot<A, A> {};
 
-// Adds a chunk's products to the sums: in the order that the weights would have as plain ones.
+// Adds the products with a chunk of each of four weights to the sums: in the order that they would have as plain weights,
+// and side by side, for the additions of one wait for one another.
 template <class C>
-INLINE floats add_chunk(floats sums, const float *in, const C &chunk) {
-  plain_of(chunk, [&](int column, floats x) __attribute__((always_inline)) { sums = load(in + column) * x + sums; });
-  return sums;
+INLINE void add_chunks(floats *sums, const float *in, const C *const *weights, int64_t at) {
+#pragma GCC unroll 16
+  for (int column = 0; column < columns_of<C>; column += LANES) {
+    floats row = load(in + column);
+    UNROLL for (int j = 0; j < 4; j++) sums[j] = row * plain_at(weights[j][at], column) + sums[j];
+  }
 }
 #if defined(__AVX512BF16__)
 template <class C>
-INLINE floats add_chunk(floats sums, const bf16 *in, const C &chunk) {
+INLINE void add_chunks(floats *sums, const bf16 *in, const C *const *weights, int64_t at) {
   typedef Dot<bf16, bf16> D;
-  halves_of(chunk, [&](int column, __m512i x) __attribute__((always_inline)) {
-    sums = D::add(sums, D::left(in + column), x);
-  });
-  return sums;
+  UNROLL for (int j = 0; j < 4; j++)
+    halves_of(weights[j][at], [&](int column, __m512i x) __attribute__((always_inline)) {
+      sums[j] = D::add(sums[j], D::left(in + column), x);
+    });
 }
 #endif
 

@@ -42,15 +42,8 @@ INLINE floats numbers_of(ints halves) {
 }
 
 // See grouped.h.
-template <class Take>
-INLINE void plain_of(const PowerChunk &chunk, const Take &take) {
-  typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-  floats scale = all(chunk.scale());
-  UNROLL for (int shift = 0; shift < 8; shift += 4)
-    UNROLL for (int i = 0; i < 16; i += LANES) {
-      ints both = __builtin_convertvector(*(const bytes *)(chunk.both + i), ints);
-      take(i + 4 * shift, numbers_of(both >> shift) * scale);
-    }
+INLINE floats plain_at(const PowerChunk &chunk, int column) {
+  return numbers_of(widened(chunk.both + column % 16) >> (column / 16 * 4)) * all(chunk.scale());
 }
 
 }  // namespace

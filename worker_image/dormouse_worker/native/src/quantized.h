@@ -43,6 +43,8 @@ int64_t bytes_of_row(int64_t format, int64_t columns) {
     case DM_W4_1: return chunks * (int64_t)sizeof(GroupedChunk<W, 1>);
     case DM_W4_4: return chunks * (int64_t)sizeof(GroupedChunk<W, 4>);
     case DM_W4_LOW: return chunks * (int64_t)sizeof(LowChunk<W>);
+    case DM_W8_4: return chunks * (int64_t)sizeof(ByteChunk<4>);
+    case DM_W8_8: return chunks * (int64_t)sizeof(ByteChunk<8>);
     default: return columns * (int64_t)sizeof(W);
   }
 }
@@ -74,7 +76,6 @@ struct Mixed {
 // with it. `known` = the largest number of a row of which this is a part; null = it is all of it.
 template <class A>
 void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32_t &sum_of, const float *known) {
-  typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
   Mixed row(in, columns);
   float peak = known ? *known : row.peak;
   bool is_zero = peak < LEAST_PEAK;
@@ -84,12 +85,14 @@ void quantize_row(const A *in, int64_t columns, int8_t *out, float &scale, int32
   ints total{};
   for (int64_t i = 0; i < columns; i += LANES) {
     ints number = (ints)(load(row.numbers + i) * all(inverse) + all(round)) - 0x4b400000;
-    bytes rounded = __builtin_convertvector(number, bytes);
     total += number;
-    if (i + LANES <= columns)
-      *(bytes *)(out + i) = rounded;
-    else
-      memcpy(out + i, &rounded, columns - i);
+    if (i + LANES <= columns) {
+      narrow(out + i, number);
+    } else {
+      int8_t rest[LANES];
+      narrow(rest, number);
+      memcpy(out + i, rest, columns - i);
+    }
   }
   int32_t totals[LANES];
   memcpy(totals, &total, sizeof totals);

@@ -48,7 +48,7 @@ INLINE void four_products(const A *in, const W *const *weights, int64_t columns,
   *(four_numbers *)out = whole ? before + done : done;
 }
 
-// The same for four weights at a time: each chunk's additions wait for one another.
+// The same with chunks that become plain weights.
 template <class A, class C>
   requires becomes_plain<C>
 INLINE void four_products(const A *in, const C *const *weights, int64_t columns, int64_t depth, float *out) {
@@ -57,8 +57,7 @@ INLINE void four_products(const A *in, const C *const *weights, int64_t columns,
   for (int64_t k = 0; k < columns; k += depth) {
     floats total[TILE_WEIGHTS]{};
     int64_t end = at_most(columns, k + depth);
-    for (int64_t c = k; c < end; c += step)
-      UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) total[j] = add_chunk(total[j], in + c, weights[j][c / step]);
+    for (int64_t c = k; c < end; c += step) add_chunks(total, in + c, weights, c / step);
     four done = sums(total[0], total[1], total[2], total[3]);
     before = k ? before + done : done;
   }

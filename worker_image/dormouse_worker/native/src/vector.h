@@ -71,6 +71,28 @@ INLINE void put(bf16 *at, float x) {
   at->bits = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
+// Whole numbers of 8 bits as lanes, and such lanes as 8 bits. With AVX2, GCC takes these short vectors apart, number by
+// number, unless it is told how.
+#if LANES == 8
+INLINE ints widened(const int8_t *at) { return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)); }
+INLINE ints widened(const uint8_t *at) { return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at)); }
+INLINE void narrow(int8_t *at, ints x) {
+  __m128i low = _mm256_castsi256_si128((__m256i)x), high = _mm256_extracti128_si256((__m256i)x, 1);
+  __m128i both = _mm_packs_epi32(low, high);
+  _mm_storel_epi64((__m128i *)at, _mm_packs_epi16(both, both));
+}
+#else
+template <class T>
+INLINE ints widened(const T *at) {
+  typedef T bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  return __builtin_convertvector(*(const bytes *)at, ints);
+}
+INLINE void narrow(int8_t *at, ints x) {
+  typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+  *(bytes *)at = __builtin_convertvector(x, bytes);
+}
+#endif
+
 // out = in times a factor, in another type.
 template <class To>
 INLINE void convert(const float *in, float factor, int64_t count, To *out) {
