@@ -153,9 +153,9 @@ bench-peers: install ## Make the environment of the engine that we are compared 
 bench-speech-peers: install ## Make the environment of the Whisper programs that ours is compared with (6 GB, some minutes)
 	$(PY) -m bench.speech_env
 
-.PHONY: bench-vector-peers
-bench-vector-peers: install ## Make the environment of OpenVINO, which our vectors are compared with (200 MB)
-	$(PY) -m bench.vector_env
+.PHONY: bench-processor-peers
+bench-processor-peers: install ## Make the environment of OpenVINO and llama.cpp, which our vectors and weights of few bits are compared with (300 MB)
+	$(PY) -m bench.processor_env
 
 .PHONY: bench-operator
 bench-operator: prepare ## Measure the operator over 5,000 deployments on a real API server and KWOK's nodes (as root); ARGS=--help

@@ -44,7 +44,7 @@ from tools.train_model import make as train
 
 Method = Literal["none", "int8", "int4"]
 METHODS: tuple[Method, ...] = ("none", "int8", "int4")
-NAMES = {"none": "bf16", "int8": "int8", "int4": "int4"}
+NAMES: Mapping[str, str] = {"none": "bf16", "int8": "int8", "int4": "int4"}
 TRAINED = "tiny"  # of --models: perplexity alone
 LARGE = Recipe(hidden_size=384, num_layers=6, num_heads=6, num_kv_heads=3, intermediate_size=1024, steps=250)
 W4_OUT, W1_COUNT = 32, 8
@@ -56,7 +56,7 @@ PEAK_GOALS = {"none": AtMost(1600), "int8": AtMost(1100), "int4": AtMost(850)}  
 TOKEN_GOALS = {"int8": RatioAtMost(0.58), "int4": RatioAtMost(0.40)}
 PERPLEXITY_GOALS = {"int8": RatioAtMost(1.005), "int4": RatioAtMost(1.06)}
 
-Laps = Mapping[str, Sequence[Sequence[Reply]]]  # of each method
+Laps = Mapping[str, Sequence[Sequence[Reply]]]  # of each side
 
 
 def measure(options: Options, console: Console) -> list[Row]:
@@ -69,15 +69,15 @@ def _speed(name: str, options: Options, console: Console) -> Iterator[Row]:
     use_threads(options)
     model, limits = str(ensure_model(name, "bf16")), []
     with ExitStack() as stack:
-        sides = {
+        sides: dict[str, Helper] = {
             method: stack.enter_context(Helper("bench.ours", model, str(options.threads), method, rests=True))
             for method in METHODS
         }
-        alone = _laps(sides, [_requests("W2", name, rep, options) for rep in range(options.reps + 1)], console)
+        alone = laps_of(sides, [requests_of("W2", name, rep, options) for rep in range(options.reps + 1)], console)
         peaks = {method: peak_mib(side.pid) for method, side in sides.items()}
         limits = [measure_read_gb_per_s() for _ in range(options.reps)]
-        wide = _laps(sides, [_requests("W4", name, rep, options) for rep in range(options.reps + 1)], console)
-        mixed = _laps(sides, [_requests("W1", name, rep, options) for rep in range(options.reps + 1)], console)
+        wide = laps_of(sides, [requests_of("W4", name, rep, options) for rep in range(options.reps + 1)], console)
+        mixed = laps_of(sides, [requests_of("W1", name, rep, options) for rep in range(options.reps + 1)], console)
     yield from _alone_rows(name, alone)
     yield from _read_rows(name, alone, median(limits))
     yield from _many_rows(f"W4 of {W4_OUT} out, {name}", wide)
@@ -87,7 +87,8 @@ def _speed(name: str, options: Options, console: Console) -> Iterator[Row]:
         yield Row(f"peak memory of the engine, {name} {NAMES[method]}", mib, "MiB", goal=goal)
 
 
-def _requests(workload: str, name: str, rep: int, options: Options) -> tuple[Request, ...]:
+def requests_of(workload: str, name: str, rep: int, options: Options) -> tuple[Request, ...]:
+    """Return a repetition's requests for a model: of W4 shorter ones, of W1 fewer."""
     count = options.count or (W1_COUNT if workload == "W1" else None)
     requests = make_workload(workload, vocab_size=SHAPES[name].vocab_size, rep=rep, count=count).requests
     if workload != "W4":
@@ -95,16 +96,16 @@ def _requests(workload: str, name: str, rep: int, options: Options) -> tuple[Req
     return tuple(Request(one.id, one.prompt, W4_OUT) for one in requests)
 
 
-def _laps(sides: Mapping[Method, Helper], rounds: Sequence[tuple[Request, ...]], console: Console) -> Laps:
+def laps_of(sides: Mapping[str, Helper], rounds: Sequence[tuple[Request, ...]], console: Console) -> Laps:
     """Return what all sides answer, in turns; the first round warms up."""
-    laps: dict[str, list[list[Reply]]] = {method: [] for method in sides}
+    laps: dict[str, list[list[Reply]]] = {name: [] for name in sides}
     for rep, requests in enumerate(rounds):
-        for method, side in sides.items():
+        for name, side in sides.items():
             replies = side.run(Job(requests))
             told = f"{ttft_ms(replies):.0f} ms, {tpot_ms(replies):.2f} ms per token, {tokens_per_s(replies):.0f} tok/s"
-            console.print(f"  {NAMES[method]} {rep or 'warm-up'}: {told}", highlight=False)
+            console.print(f"  {NAMES.get(name, name)} {rep or 'warm-up'}: {told}", highlight=False)
             if rep:
-                laps[method].append(replies)
+                laps[name].append(replies)
     return laps
 
 

@@ -15,6 +15,8 @@ COLORS = {  # by phase; colour-blind safe
     "weights": "#e69f00",
     "kv_cache": "#f0e442",
     "verify": "#009e73",
+    "first token": "#0072b2",
+    "others": "#e69f00",
 }
 OTHER = "#cccccc"
 

@@ -4,7 +4,7 @@ Decisions: 16 questions of 30 tokens about a state of 2,000, beside one prompt o
 and 400 questions, as many as a call may have. The state is new each time.
 Vectors: 128 texts of 16 to 256 tokens, of encoders with the shapes of MiniLM and BERT-base and random weights, beside
 transformers in padded batches of 32 texts sorted by length, which is what sentence-transformers computes, and beside
-OpenVINO in the same batches if `make bench-vector-peers` was run. All in float32, ours also of files in bfloat16; in
+OpenVINO in the same batches if `make bench-processor-peers` was run. All in float32, ours also of files in bfloat16; in
 turns.
 """
 
@@ -31,9 +31,9 @@ from bench.helpers import Helper, environment
 from bench.limits import use_threads
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
+from bench.processor_env import PEERS
 from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
 from bench.vector_ask import Embed, Embedded
-from bench.vector_env import PEERS as VECTOR_PEERS
 from dormouse_worker.common.commands import Command, InitializeCache, Shutdown
 from dormouse_worker.common.host import Host
 from dormouse_worker.common.ipc import (
@@ -161,7 +161,7 @@ def _vectors(name: str, directory: Path, options: Options, console: Console) -> 
     texts = [[rng.randrange(1000, VOCAB_SIZE) for _ in range(length)] for length in lengths]
     with ExitStack() as opened:
         peers: dict[str, Callable[[], float]] = {"padded batches in float32": lambda: padded(module, texts)}
-        if VECTOR_PEERS.is_made:
+        if PEERS.is_made:
             peers["OpenVINO in float32"] = _openvino(directory, ENCODERS[name][2], texts, options, opened)
         ours = {dtype: _ours(path, dtype, texts, options, opened) for dtype, path in directories.items()}
         laps = [{way: once() for way, once in (peers | ours).items()} for _ in range(options.reps + 1)]
@@ -191,7 +191,7 @@ def _openvino(
 ) -> Callable[[], float]:
     """Return the same for OpenVINO, in a process that rests meanwhile."""
     arguments = (str(directory), str(heads), str(options.threads or len(os.sched_getaffinity(0))))
-    helper = Helper("bench.vector_peer", *arguments, python=VECTOR_PEERS.python, env=environment(), rests=True)
+    helper = Helper("bench.vector_peer", *arguments, python=PEERS.python, env=environment(), rests=True)
     opened.enter_context(helper)
     return lambda: helper.ask(Embed(texts), Embedded).seconds
 

@@ -14,9 +14,9 @@ $UV pip compile bench/peers.in --override <(echo torch==2.13.0) --python-version
 # the Whisper programs that ours is compared with, with the torch that we have
 $UV pip compile bench/speech_peers.in -c requirements/dev.txt --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-header --no-annotate -q -o bench/speech_peers.txt
-# the program for encoders that ours is compared with
-$UV pip compile bench/vector_peers.in --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-  --no-annotate -q -o bench/vector_peers.txt
+# the programs for processors that ours is compared with
+$UV pip compile bench/processor_peers.in --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+  --no-annotate -q -o bench/processor_peers.txt
 # the clients that are tried against the gateway: those of Python here, those of Node by their package-lock.json
 $UV pip compile requirements/outside.in --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
   --no-annotate -q -o requirements/outside.txt

