@@ -157,12 +157,7 @@ def holders(deployments: Deployments) -> list[str]:
 
 
 def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has_it(
-    members: Deployments,
-    device: Path,
-    model_of: Models,
-    tiny_model: Path,
-    eventually: Callable[..., Any],
-    prometheus: Prometheus,
+    members: Deployments, device: Path, model_of: Models, tiny_model: Path, eventually: Callable[..., Any]
 ) -> None:
     for name in (FIRST, SECOND):
         members.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep')
@@ -180,6 +175,16 @@ def test_two_models_answer_in_turn_on_one_gpu_and_status_and_events_tell_who_has
     assert f"slot {POOL}-0: {members.namespace}/{SECOND}[0] serves" in told
     assert sum(members.restarts(FIRST) + members.restarts(SECOND)) == 0
     assert not (device / "violations").exists(), (device / "violations").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_bill_has_the_minutes_of_who_had_the_gpu_and_of_who_slept_beside_it(
+    members: Deployments, prometheus: Prometheus, model_of: Models, eventually: Callable[..., Any]
+) -> None:
+    for name in (FIRST, SECOND):
+        members.wait(name, 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=Asleep', timeout_s=300)
+        assert len(model_of(name).greedy(PROMPTS[name], NUM_TOKENS)) == NUM_TOKENS
 
     def billed() -> bool:
         """Return whether a minute was billed: it counts as it is when the clock's minute ends."""
