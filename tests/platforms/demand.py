@@ -25,7 +25,7 @@ def brings_and_takes_a_replica(installed: Installed, name: str, scale: Callable[
     scale()
     with gateway(installed) as stub, ThreadPoolExecutor(4) as pool:
         is_over = Event()
-        lengths = [pool.submit(ask_until, is_over, Model(stub, name)) for _ in range(2 * PER_REPLICA)]
+        lengths = [pool.submit(_ask_until, is_over, Model(stub, name)) for _ in range(2 * PER_REPLICA)]
         try:
             deployments.wait(name, "jsonpath={.status.readyReplicas}=2", timeout_s=180)
         finally:
@@ -35,7 +35,7 @@ def brings_and_takes_a_replica(installed: Installed, name: str, scale: Callable[
         assert len(Model(stub, name).greedy(_PROMPT, 4)) == 4
 
 
-def ask_until(is_over: Event, model: Model) -> list[int]:
+def _ask_until(is_over: Event, model: Model) -> list[int]:
     """Ask for _LENGTH tokens again and again until it is over; return how many came each time."""
     sampling = pb.SamplingParams(temperature=0, max_tokens=_LENGTH, ignore_eos=True)
     lengths = []
