@@ -41,7 +41,8 @@ MODEL = "tiny"  # for its tokenizer
 RATE_PER_S = 200.0
 TURN_REQUESTS, NUM_TURNS = 200, 8  # of each kind, for a repetition: a second each
 NUM_NAPS, NAP_REQUESTS = 3, 50
-NUM_ROLL_OUTS, LEAVE_S = 3, 2.0  # so long a worker that leaves has for what it runs
+NUM_ROLL_OUTS, ROLL_OUT_RATE_PER_S = 3, 20.0  # workers that start take the processors
+HEAR_S = 2.0  # within which gateways have heard that a worker leaves
 LOOK_S = 0.02
 KILL_REQUESTS = 400  # at the same rate; the kill comes in their middle
 BODY = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0}
@@ -84,6 +85,13 @@ class Sent:
 
     times_ms: list[float] = field(default_factory=list)
     lost: int = 0
+    open_since_s: set[float] = field(default_factory=set)
+
+    def wait_for_those_of_before(self) -> None:
+        """Return once whatever was sent until gateways have heard of it has ended, as a drain would."""
+        until_s = time.monotonic() + HEAR_S
+        while time.monotonic() < until_s or min(self.open_since_s.copy(), default=until_s) < until_s:
+            time.sleep(LOOK_S)
 
 
 def measure(options: Options, console: Console) -> list[Row]:
@@ -171,27 +179,24 @@ async def _roll_out(
 
     async def go_on() -> None:
         while not is_over.is_set():
-            await _send(session, envoy, int(RATE_PER_S), sent)
+            await _send(session, envoy, int(ROLL_OUT_RATE_PER_S), sent, ROLL_OUT_RATE_PER_S)
 
     asked = asyncio.create_task(go_on())
     for number in range(NUM_ROLL_OUTS):
-        await asyncio.to_thread(_replace, gates, first, folder, f"next-{number}")
+        await asyncio.to_thread(_replace, gates, first, folder, f"next-{number}", sent)
     is_over.set()
     await asked
     return sent
 
 
-def _replace(gates: Sequence[Gate], old: Place, folder: Path, uid: str) -> None:
+def _replace(gates: Sequence[Gate], old: Place, folder: Path, uid: str, sent: Sent) -> None:
     """Have another worker serve in place of this one for a while."""
     with _worker(folder, uid) as new:
-        for line in (f"+{new}", f"-{old.uid}"):
-            for gate in gates:
-                gate.tell(line)
-        time.sleep(LEAVE_S)
-        for line in (f"+{old}", f"-{new.uid}"):
-            for gate in gates:
-                gate.tell(line)
-        time.sleep(LEAVE_S)
+        for comes, leaves in ((new, old), (old, new)):
+            for line in (f"+{comes}", f"-{leaves.uid}"):
+                for gate in gates:
+                    gate.tell(line)
+            sent.wait_for_those_of_before()
 
 
 async def _kill(session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate]) -> Sent:
@@ -203,21 +208,26 @@ async def _kill(session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate
     return sent
 
 
-async def _send(session: aiohttp.ClientSession, url: str, count: int, sent: Sent) -> None:
+async def _send(
+    session: aiohttp.ClientSession, url: str, count: int, sent: Sent, rate_per_s: float = RATE_PER_S
+) -> None:
     """Send so many, evenly."""
     begin_s = time.monotonic()
-    await asyncio.gather(*(_one(session, url, begin_s + number / RATE_PER_S, sent) for number in range(count)))
+    await asyncio.gather(*(_one(session, url, begin_s + number / rate_per_s, sent) for number in range(count)))
 
 
 async def _one(session: aiohttp.ClientSession, url: str, at_s: float, sent: Sent) -> None:
     await asyncio.sleep(max(0.0, at_s - time.monotonic()))
     begun_s = time.monotonic()
+    sent.open_since_s.add(begun_s)
     try:
         async with session.post(f"{url}/v1/completions", json=BODY) as response:
             await response.read()
             is_lost = response.status != 200
     except aiohttp.ClientError:
         is_lost = True
+    finally:
+        sent.open_since_s.discard(begun_s)
     sent.times_ms.append(1e3 * (time.monotonic() - begun_s))
     sent.lost += is_lost
 

@@ -29,7 +29,7 @@ _LOOK_S = 0.02
 
 
 class Door:
-    """The gateway before workers that come and go; Kubernetes is in memory."""
+    """The gateway before workers that come and go, made in a running loop; Kubernetes is in memory."""
 
     def __init__(self, model: str) -> None:
         """Serve this model."""
@@ -75,6 +75,11 @@ def _pod(uid: str) -> str:
     return f"{NAME}-{uid}"
 
 
+async def main(model: str, *workers: str) -> None:
+    """Be the gateway until standard input ends."""
+    await Door(model).serve(workers)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    uvloop.run(Door(sys.argv[1]).serve(sys.argv[2:]))
+    uvloop.run(main(*sys.argv[1:]))
