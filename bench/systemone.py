@@ -34,7 +34,7 @@ from bench.worker import free_port, ready_worker
 
 MODEL, DTYPE = "small", "bfloat16"
 STATE_WORDS, NUM_QUESTIONS, QUESTION_WORDS = 2000, 16, 20
-MAX_MODEL_LEN = "4096"
+MAX_MODEL_LEN = 4096
 GOAL = RatioAtMost(0.8)  # 1.25 times as fast
 PATH = "/v1/systemone"
 Body = dict[str, Any]
@@ -80,11 +80,11 @@ def _sides(options: Options) -> Iterator[Mapping[str, Ask]]:
     model, port = ensure_model(MODEL, "bf16"), free_port()
     variables = peer_variables(cores_of(options), environment(), own_process=True)
     with ExitStack() as stack:
-        command = [str(peer_python()), *arguments(str(model), DTYPE, port), "--max-model-len", MAX_MODEL_LEN]
+        command = [str(peer_python()), *arguments(str(model), DTYPE, port, MAX_MODEL_LEN)]
         server = stack.enter_context(VllmServer(command, port, variables))
         server.wait_ready()
         server.stop()
-        flags = ("--dtype", DTYPE, "--max-model-len", MAX_MODEL_LEN, "--threads", str(options.threads))
+        flags = ("--dtype", DTYPE, "--max-model-len", str(MAX_MODEL_LEN), "--threads", str(options.threads))
         worker = stack.enter_context(ready_worker(model, flags=flags))
         door = stack.enter_context(open_door(model.name, worker.port))
 

@@ -22,9 +22,9 @@ START_TIMEOUT_S = 600.0  # its first start compiles
 POLL_S = 0.1
 
 
-def arguments(model: str, dtype: str, port: int) -> list[str]:
+def arguments(model: str, dtype: str, port: int, max_model_len: int = MAX_MODEL_LEN) -> list[str]:
     """Return the command line behind the interpreter: the server's own defaults but for what both sides are told."""
-    told = {"--model": model, "--served-model-name": NAME, "--dtype": dtype, "--max-model-len": str(MAX_MODEL_LEN)}
+    told = {"--model": model, "--served-model-name": NAME, "--dtype": dtype, "--max-model-len": str(max_model_len)}
     where = {"--host": "127.0.0.1", "--port": str(port)}
     words = [word for flag, value in (told | where).items() for word in (flag, value)]
     return ["-m", MODULE, *words, "--enable-prefix-caching", *QUIET]
