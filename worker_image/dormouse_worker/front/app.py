@@ -36,6 +36,7 @@ from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.grants import Grants
+from dormouse_worker.front.engine.helpers import Helpers
 from dormouse_worker.front.engine.restarts import RestartLimits
 from dormouse_worker.front.engine.sides import SpawnFor
 from dormouse_worker.front.engine.sleep_conductor import SleepConductor
@@ -106,7 +107,6 @@ class Front:
         self._text_work = TextWork(self._threads)
         self._now = seams.now
         self._images = ImageFolder()
-        self._warms_templates = seams.warms_templates
         read, without = (partial(how, settings, engine) for how in (self._read_edition, EngineConfig))
         self._reading = FirstReading(read, without, engine.model_path, seams.patience)
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,6 +116,7 @@ class Front:
         grants = Grants(seams.instance, needs_grant=settings.device_grants)
         spawn_for, served = self._images.spawning(grants.spawning(spawn_for)), Served(self._reading.soon())
         self.worker = Worker(spawn_for(engine), served, grants, clock=seams.clock, now=seams.now)
+        self._helpers = Helpers(self.worker, starts_ahead=seams.warms_templates)
         self.worker.kv_events = make_publisher(settings.kv_events, seams.clock, settings.environ)
         self._socket_dir = Path(tempfile.mkdtemp(prefix="dormouse-"))  # only we may enter
         turns = CommandQueue()
@@ -185,7 +186,7 @@ class Front:
         self._relay.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._helpers.close(), return_exceptions=True)
         await self._grpc.stop(STOP_GRACE_S)
         await self._http.stop()
         await self.worker.kv_events.stop()
@@ -244,9 +245,7 @@ class Front:
             await self._grpc.tell(is_ready=state is State.READY)
             if state is State.READY:
                 self._adapters.opens()
-            if self._warms_templates and state is State.READY:
-                self._warms_templates = False  # once it runs it stays
-                self._tasks.append(asyncio.create_task(self.worker.served.warm(self.worker.board.engine)))
+            self._helpers.follow(state)
 
     async def _take_tokenizer(self) -> None:
         """Load what the engine made for a model without tokenizer.json."""

@@ -73,6 +73,13 @@ async def test_it_repeats_without_effect_and_lighter_levels_change_nothing(house
     assert len(house.engines) == 1
 
 
+async def test_in_standby_the_processes_beside_the_front_end(house):
+    ended = asyncio.Event()
+    house.front.worker.served.rest = ended.set
+    await stand_by(house)
+    await ended.wait()
+
+
 async def test_in_standby_a_wake_has_nothing_to_reserve(house):
     await stand_by(house)
     assert (await house.operate("PrepareWakeUp")).missing_bytes == 0

@@ -67,6 +67,15 @@ async def test_a_warm_renderer_renders_and_one_without_templates_starts_nothing(
         await none.render(chat(), "x", as_it_is)
 
 
+async def test_at_rest_no_process_is_left_and_the_next_chat_starts_one(make):
+    renderer = make("x")
+    await renderer.warm()
+    (process,) = [process._process for process in renderer._pool._processes if process._process is not None]
+    renderer.rest()
+    assert process.poll() is not None
+    assert await renderer.render(chat(), "x", as_it_is) == "x"
+
+
 REFUSED = {
     "its own words": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
     "too long a text": ("{% for i in range(2000) %}a{% endfor %}", "more than 1000 characters"),

@@ -98,6 +98,11 @@ class Served:
         if isinstance(self.edition.model, Model):
             await self.edition.model.warm(engine)
 
+    def rest(self) -> None:
+        """End the processes beside the front that do nothing now."""
+        if isinstance(self.edition.model, Model):
+            self.edition.model.rest()
+
     def close(self) -> None:
         """End what belongs to the engine config alone; nobody is served by it any more."""
         if isinstance(self.edition.model, Model):

@@ -76,6 +76,10 @@ class FileMaker:
         """Start a process before it is needed."""
         await self._pool.warm()
 
+    def rest(self) -> None:
+        """End the processes that do nothing now."""
+        self._pool.rest()
+
     def close(self) -> None:
         """End the processes, delete all files."""
         self._pool.close()

@@ -96,6 +96,10 @@ class SpeechDesk:
         finally:
             (self._folder / name).unlink(missing_ok=True)
 
+    def rest(self) -> None:
+        """End the processes that do nothing now."""
+        self._pool.rest()
+
     def close(self) -> None:
         """End the processes, delete all files."""
         self._pool.close()

@@ -106,6 +106,10 @@ class Grammars:
             validation.refuse(field, f"refused ({answer})", "what can be kept to the letter")
         return Grammar(answer, self._end_token_ids)
 
+    def rest(self) -> None:
+        """End the processes that do nothing now."""
+        self._pool.rest()
+
     def close(self) -> None:
         """End all processes."""
         self._pool.close()

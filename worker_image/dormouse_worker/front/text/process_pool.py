@@ -38,6 +38,11 @@ class ProcessPool:
             with contextlib.suppress(self._job.refusal):
                 await self.run("", BoundedProcess.start)
 
+    def rest(self) -> None:
+        """End the processes that do nothing now; who needs one starts it again."""
+        for process in self._idle:
+            process.end()
+
     def close(self) -> None:
         """End all processes; orders that are being carried out, or wait for it, are refused."""
         self._is_closed = True

@@ -70,6 +70,10 @@ class Renderer:
         if self._names:
             await self._pool.warm()
 
+    def rest(self) -> None:
+        """End the processes that do nothing now."""
+        self._pool.rest()
+
     async def render(self, chat: Mapping[str, Any], caller: str, then: Callable[[str], T]) -> T:
         """Return what `then` makes of the rendered text, in the thread that waited for it. Raises TemplateRefused.
 

@@ -27,6 +27,7 @@ from dormouse_worker.front.answers.response_template import (
     read_response_template,
 )
 from dormouse_worker.front.images.held import HeldImages
+from dormouse_worker.front.images.making import FileMaker
 from dormouse_worker.front.images.senses import Senses, Spec, read_senses
 from dormouse_worker.front.images.sight import TEXT_ALONE, PartTokens
 from dormouse_worker.front.requests import validation
@@ -204,14 +205,19 @@ class Model:
         if self.desk_for_sound is not None:
             await self.desk_for_sound.warm()
 
+    def rest(self) -> None:
+        """End the processes beside the front that do nothing now; who needs one starts it again."""
+        for owner in self._owners():
+            owner.rest()
+
     def close(self) -> None:
-        """End the processes that render its chats and compile grammars."""
-        self.templates.close()
-        self.grammars.close()
-        if self.senses is not None:
-            self.senses.desk.close()
-        if self.desk_for_sound is not None:
-            self.desk_for_sound.close()
+        """End the processes beside the front: those that render its chats, compile grammars, decode what it is sent."""
+        for owner in self._owners():
+            owner.close()
+
+    def _owners(self) -> list[Renderer | Grammars | FileMaker | SpeechDesk]:
+        desks = [self.senses.desk] if self.senses else []
+        return [self.templates, self.grammars, *desks, *filter(None, [self.desk_for_sound])]
 
     def _decode_each(self, token_ids: Sequence[int]) -> list[str]:
         return [self.codec.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
@@ -240,9 +246,7 @@ class Model:
 
     def _check_fits(self, field: str, text: str, max_model_len: int) -> None:
         """Refuse text that is too long however it is tokenized; 0 = no limit. Raises CallError INVALID_ARGUMENT."""
-        is_worth_it = (
-            max_model_len and len(text) > LONG_BYTES
-        )  # to tokenize less is done sooner than the bound is known
+        is_worth_it = max_model_len and len(text) > LONG_BYTES  # less is tokenized sooner than the bound is known
         if is_worth_it and (bound := self.codec.bound) and (least := bound.min_tokens(text)) >= max_model_len:
             limit = f"below the model length {max_model_len}; no token has more than {bound.bytes_per_token} bytes"
             validation.refuse(field, f"at least {least} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
