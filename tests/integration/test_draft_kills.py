@@ -11,6 +11,7 @@ import sys
 from asyncio.subprocess import PIPE
 
 import pytest
+import torch
 
 from dormouse_api.v1 import inference_pb2 as pb
 from tests.cli.test_cli import ENV
@@ -43,7 +44,9 @@ def plain(start_worker, tiny_model):
 def drafters(plain, tiny_model, tmp_path_factory):
     """A draft model that is always right, and a head that has learned an answer, by their methods."""
     root = tmp_path_factory.mktemp("drafters")
-    learned = [*PROMPT, *plain.greedy(PROMPT, LONG // 2)]
+    answer = plain.stream(PROMPT, max_tokens=LONG // 2, temperature=0, ignore_eos=True)
+    learned = [*PROMPT, *(token for message in answer for token in message.token_ids)]
+    torch.set_num_threads(1)  # several wait for each other where others compute, too
     return {
         "draft": draft_kit.same(root / "model", tiny_model),
         "eagle": draft_kit.head(root / "head", tiny_model, rows=[learned], steps=12),
