@@ -48,15 +48,15 @@ _VIDEO = {
     "fps": or_null(number(MIN_FPS, MAX_FPS) | {"description": "How many of these frames show one second; 1 if unset."}),
 }
 CHAT_VIDEO = kind("video_url", {"video_url": fields(_VIDEO, "url")}, "video_url")
+BASE64 = text(1) | {"description": "The file in base64, without line ends."}
 _SOUND = {
-    "data": text(1) | {"description": "The file in base64, without line ends."},
+    "data": BASE64,
     "format": {"enum": [*SOUND_FORMATS], "description": "For people: the file itself tells its kind."},
 }
 CHAT_SOUND = kind("input_audio", {"input_audio": fields(_SOUND, "data", "format")}, "input_audio")
-_SOUND_URL = text(1) | {"description": "data:audio/KIND;base64,… of the same files, as vLLM takes them."}
-CHAT_SOUND_URL = kind("audio_url", {"audio_url": fields({"url": _SOUND_URL}, "url")}, "audio_url")
+SOUND_URL = text(1) | {"description": "data:audio/KIND;base64,… of the same files, as vLLM takes them."}
+CHAT_SOUND_URL = kind("audio_url", {"audio_url": fields({"url": SOUND_URL}, "url")}, "audio_url")
 RESPONSES_IMAGE = kind("input_image", {"image_url": URL, "detail": _DETAIL}, "image_url")
-BASE64 = text(1) | {"description": "The file in base64, without line ends."}
 _MEDIA = {"enum": ["image/jpeg", "image/png", "image/gif", "image/webp"]}
 _SOURCE = one_of(
     kind("base64", {"media_type": _MEDIA, "data": BASE64}, "media_type", "data"), kind("url", {"url": URL}, "url")

@@ -9,7 +9,7 @@ from schemathesis import openapi
 from dormouse_gateway.openai.audio.asking import AUDIO_DOORS
 from dormouse_gateway.openai.document import document
 from dormouse_gateway.openai.doors import DECISIONS_DOOR, DOORS, TOKENIZE_DOOR
-from dormouse_gateway.openai.pictures import BASE64, URL, VIDEO_URL
+from dormouse_gateway.openai.pictures import BASE64, SOUND_URL, URL, VIDEO_URL
 from dormouse_gateway.openai.schemas import MESSAGES
 from tests.gateway.openai.in_thread import running_in_thread
 
@@ -27,13 +27,14 @@ TOLD_IN_WORDS = (
 
 
 def with_images(found):
-    """Return the document with an image wherever it says in words what one is."""
+    """Return the document with an image, a video or a sound wherever it says in words what one is."""
     if isinstance(found, list):
         return [with_images(one) for one in found]
     if not isinstance(found, dict):
         return found
     known = {URL["description"]: "data:image/png;base64,YQ==", BASE64["description"]: "YQ=="}
     known |= {VIDEO_URL["description"]: "data:video/jpeg;base64,YQ=="}
+    known |= {SOUND_URL["description"]: "data:audio/wav;base64,YQ=="}
     said = found.get("description")
     if isinstance(said, str) and said in known:
         return {"enum": [known[said]]}
