@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from dormouse_api.limits import (
     MAX_AUDIO_BYTES,
@@ -141,8 +141,7 @@ def check_chat_images(chat: pb.Chat) -> None:
         raise BadImage(f"{len(frames)} frames", f"at most {MAX_FRAMES} of all videos together")
     if num_videos and len(images) + num_videos > MAX_IMAGES:
         raise BadImage(f"{len(images) + num_videos} images and videos", f"at most {MAX_IMAGES}")
-    if sounds and len(images) + num_videos + len(sounds) > MAX_IMAGES:
-        count = len(images) + num_videos + len(sounds)
+    if sounds and (count := len(images) + num_videos + len(sounds)) > MAX_IMAGES:
         raise BadImage(f"{count} images, videos and sounds", f"at most {MAX_IMAGES}")
     check_images(images)
     _check_files([*images, *frames])
@@ -157,26 +156,26 @@ def check_images(images: Iterable[bytes]) -> None:
     _check_files(files)
 
 
-def _check_files(files: Sequence[bytes]) -> None:
-    total = 0
-    for file in files:
-        total += len(file)
-        if not file:
-            raise BadImage("an empty image", "the bytes of a file")
-        _check_size(len(file))
-    if total > MAX_IMAGES_BYTES:
+def _check_files(files: Iterable[bytes]) -> None:
+    if (total := _checked_bytes(files, "an empty image", _check_size)) > MAX_IMAGES_BYTES:
         raise BadImage(f"images of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
 
 
-def _check_sounds(sounds: Iterable[bytes], total: int) -> None:
-    """Raise BadImage for a sound that is empty or too large; `total` is how large all else is."""
-    for sound in sounds:
-        total += len(sound)
-        if not sound:
-            raise BadImage("an empty sound", "the bytes of a file")
-        _check_sound_size(len(sound))
-    if total > MAX_IMAGES_BYTES:
+def _check_sounds(sounds: Iterable[bytes], rest: int) -> None:
+    """Raise BadImage for a sound that is empty or too large; `rest` is how large all else is."""
+    if (total := rest + _checked_bytes(sounds, "an empty sound", _check_sound_size)) > MAX_IMAGES_BYTES:
         raise BadImage(f"images and sounds of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
+
+
+def _checked_bytes(files: Iterable[bytes], empty: str, check_size: Callable[[int], None]) -> int:
+    """Return how large files are together. Raises BadImage for one that is empty, which `empty` names, or too large."""
+    total = 0
+    for file in files:
+        if not file:
+            raise BadImage(empty, "the bytes of a file")
+        check_size(len(file))
+        total += len(file)
+    return total
 
 
 def _check_sound_size(num_bytes: int) -> None:
