@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dormouse_operator.decide.block_agreement import Blocks, blocks_of
-from dormouse_operator.decide.conditions import accepted
+from dormouse_operator.decide.rejection import Rejection, rejection_of
 from dormouse_operator.decide.rollout.inventory import Standing, classify_pods, serving
 from dormouse_operator.decide.rollout.stall import Stall, stall_of
 from dormouse_operator.decide.situation import Situation
-from dormouse_operator.model import Condition, Pod
+from dormouse_operator.model import Pod
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What follows from one situation."""
 
-    accepted: Condition  # the first of the conditions: nothing is done for a spec that cannot be served
+    rejection: Rejection | None  # nothing is done for a spec that cannot be served
     standing: Standing
     stall: Stall | None  # why the roll-out stopped; None: it goes on, or there is none
     blocks: Blocks  # of the revision that is wanted
@@ -27,7 +27,7 @@ def find(situation: Situation) -> Findings:
     """Return the findings."""
     standing = classify_pods(situation)
     return Findings(
-        accepted=accepted.evaluate(situation),
+        rejection=rejection_of(situation),
         standing=standing,
         stall=stall_of(situation, standing),
         blocks=blocks_of(situation),

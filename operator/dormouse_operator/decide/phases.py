@@ -79,7 +79,7 @@ def replica_phase(situation: Situation, findings: Findings, pod: Pod) -> Phase:
 
 def deployment_phase(situation: Situation, findings: Findings, conditions: Conditions) -> Phase:
     """Return the deployment's state in one word: the first rung that fits."""
-    if not findings.accepted.is_true:
+    if findings.rejection:
         return Phase.REJECTED
     if situation.wants_no_pod:
         return Phase.ZERO

@@ -43,7 +43,7 @@ DOWNLOAD_PERIOD = timedelta(seconds=5)
 
 def plan(situation: Situation, findings: Findings) -> Plan:
     """Return what to do now. A deployment that is not accepted, or is being deleted, is left as it is."""
-    if situation.deployment.is_deleting or not findings.accepted.is_true:
+    if situation.deployment.is_deleting or findings.rejection:
         return Plan()
     standing, stop = findings.standing, findings.stall
     exchange = [*rollout.plan(situation, standing, stop), *groups.steps(situation, standing.new)]

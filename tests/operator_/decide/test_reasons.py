@@ -11,13 +11,13 @@ import pytest
 import dormouse_operator.decide.conditions
 import dormouse_operator.decide.pools.conditions
 from dormouse_api.remedies import REMEDIES
-from dormouse_operator.decide import adapter_sets, key_statuses, membership, offered_adapters
+from dormouse_operator.decide import adapter_sets, key_statuses, membership, offered_adapters, rejection
 from dormouse_worker.common import errors
 
 FOLDER = Path(dormouse_operator.decide.conditions.__file__).parent
 POOL_FOLDER = Path(dormouse_operator.decide.pools.conditions.__file__).parent
 ADAPTER_SETS, OFFERED = Path(adapter_sets.__file__), Path(offered_adapters.__file__)
-KEYS = Path(key_statuses.__file__)
+KEYS, REJECTION = Path(key_statuses.__file__), Path(rejection.__file__)
 ROOT = Path(__file__).resolve().parents[3]
 RUNGS = {"holds", "not_yet", "failed", "unknown", "make"}
 
@@ -59,6 +59,12 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__init
 def test_each_reason_of_a_condition_has_a_remedy(path):
     assert reasons_in(path), "the scan finds what the file says"
     assert reasons_in(path) <= REMEDIES.keys()
+
+
+def test_each_reason_why_a_spec_is_not_accepted_has_a_remedy():
+    """The condition repeats it."""
+    found = reasons_in(REJECTION, makers={"Rejection"}, place=0)
+    assert {"InvalidSpec", "PoolUnfit"} <= found <= REMEDIES.keys()
 
 
 @pytest.mark.parametrize("path", POOL_FILES, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import pytest
 
 from dormouse_kube.api import PODS, RESOURCE_CLAIMS
 from dormouse_kube.errors import Forbidden
-from dormouse_operator.decide.conditions import accepted
+from dormouse_operator.decide.rejection import rejection_of
 from dormouse_operator.model import DeviceClaim, Parallelism, Placement, Rollout, Scaling
 from dormouse_operator.parse import SpecError, parse_deployment, parse_devices, parse_pod
 from dormouse_operator.testing.nouns import a_deployment, a_situation
@@ -75,16 +75,16 @@ def test_a_claim_without_an_allocation_holds_nothing():
     ],
 )
 def test_what_would_put_two_pods_on_one_claim_is_refused_by_name(changes, number):
-    verdict = accepted.evaluate(a_situation(deployment=a_deployment(placement=SHARED, **changes)))
-    assert (verdict.status, verdict.reason) == ("False", "InvalidSpec")
-    assert verdict.message.startswith("spec.gpu.claims[gpu].resourceClaimName gpu-7 ")
-    assert number in verdict.message
-    assert "resourceClaimTemplateName" in verdict.message
+    rejection = rejection_of(a_situation(deployment=a_deployment(placement=SHARED, **changes)))
+    assert rejection.reason == "InvalidSpec"
+    assert rejection.message.startswith("spec.gpu.claims[gpu].resourceClaimName gpu-7 ")
+    assert number in rejection.message
+    assert "resourceClaimTemplateName" in rejection.message
 
 
 @pytest.mark.parametrize("rollout", [IN_PLACE, Rollout(strategy="SleepSwap")])
 def test_one_replica_may_have_a_claim_that_exists(rollout):
-    assert accepted.evaluate(a_situation(deployment=a_deployment(placement=SHARED, rollout=rollout))).is_true
+    assert rejection_of(a_situation(deployment=a_deployment(placement=SHARED, rollout=rollout))) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dormouse_operator.decide.conditions import (
+    accepted,
     asleep,
     available,
     blocks_agreed,
@@ -29,10 +30,10 @@ Conditions = Mapping[str, Condition]  # by type, in the order of the status
 
 def evaluate_all(situation: Situation, findings: Findings) -> Conditions:
     """Return all conditions, each evaluated once; the last one sums up the others."""
-    loaded = model_loaded.evaluate(situation)
+    taken, loaded = accepted.evaluate(findings.rejection), model_loaded.evaluate(situation)
     earlier = (
-        findings.accepted,
-        scheduled.evaluate(situation, findings.accepted),
+        taken,
+        scheduled.evaluate(situation, taken),
         loaded,
         memory_profiled.evaluate(situation, findings.blocks, loaded),
         blocks_agreed.evaluate(situation, findings.blocks),

@@ -25,7 +25,7 @@ _REMEDY = "the old pods serve on; change the spec, or apply the old one again to
 def evaluate(situation: Situation, findings: Findings) -> Condition:
     """See the module."""
     standing, stop = findings.standing, findings.stall
-    if not findings.accepted.is_true:
+    if findings.rejection:
         return unknown(TYPE, "NotAccepted", "the spec is not accepted")
     if stop:
         is_told = stop.message.endswith(_REMEDY)  # taken from the recorded condition

@@ -86,4 +86,4 @@ def _why_not(situation: Situation, pod: Pod) -> str:
 def _is_rolled_out_around(situation: Situation, findings: Findings) -> bool:
     """Return whether old and new pods together serve as many as are wanted: nobody misses the new ones."""
     is_enough = len(findings.serving) + len(situation.spares) >= situation.wanted_replicas > 0
-    return is_enough and findings.accepted.is_true and is_rolling_out(situation, findings.standing)
+    return is_enough and not findings.rejection and is_rolling_out(situation, findings.standing)
