@@ -23,8 +23,6 @@ from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.admission import Admission
 from dormouse_worker.engine.batch import Batch, Proposals, SampledToken, ScheduledSequence
 from dormouse_worker.engine.block_tables import BlockTables
-from dormouse_worker.engine.drafts.speculation import Speculation
-from dormouse_worker.engine.drafts.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.forward_pass import Counters, Limits, Pass, Progress
 from dormouse_worker.engine.holdings import Holdings
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
@@ -36,6 +34,8 @@ from dormouse_worker.engine.queues import Queues
 from dormouse_worker.engine.rank_view import RankView
 from dormouse_worker.engine.record import Run, record, runs_of
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.speculation.speculation import Speculation
+from dormouse_worker.engine.speculation.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.swap import SwapSpace
 
 

@@ -8,7 +8,7 @@ from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import Batch, Proposals, ScheduledSequence
 from dormouse_worker.engine.drafts.model import MAX_PAUSE_PASSES, ModelPace
 from dormouse_worker.engine.drafts.pace import RowCosts
-from dormouse_worker.engine.drafts.turn import DraftTurn
+from dormouse_worker.engine.speculation.turn import DraftTurn
 from dormouse_worker.engine.testing import ManualClock, make_report, make_sampling
 from dormouse_worker.engine.testing_drafts import FakeDraftModel
 from dormouse_worker.engine.testing_executor import FakeExecutor

@@ -1,1 +1,1 @@
-"""Which tokens may come next, guessed without the model: proposed to a pass, and taken where it samples the same."""
+"""Which tokens may come next in one sequence, guessed without the model. Knows no request."""

@@ -4,12 +4,12 @@ import pytest
 
 from dormouse_worker.engine.block_pool import BlockPool
 from dormouse_worker.engine.block_tables import BlockTables, CacheLayout, Prefix
-from dormouse_worker.engine.drafts.speculation import Speculation
-from dormouse_worker.engine.drafts.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.forward_pass import Limits, Pass
 from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.images.turn import ImageTurn
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.speculation.speculation import Speculation
+from dormouse_worker.engine.speculation.turn import NO_DRAFTS, Drafting, DraftTurn
 from dormouse_worker.engine.testing import make_sampling
 
 PREDICTED = [5, 6, 7, 8]

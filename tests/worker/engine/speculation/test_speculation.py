@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from dormouse_worker.engine.drafts.speculation import Speculation
 from dormouse_worker.engine.forward_pass import Limits, Progress
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.speculation.speculation import Speculation
 from dormouse_worker.engine.testing import make_sampling
 
 LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=8, max_model_len=64, max_draft_tokens=4)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from dormouse_worker.engine.batch import Drafts
 from dormouse_worker.engine.block_tables import BlockTables
-from dormouse_worker.engine.drafts.speculation import Speculation
 from dormouse_worker.engine.forward_pass import Pass
 from dormouse_worker.engine.request import Request
+from dormouse_worker.engine.speculation.speculation import Speculation
 
 
 class Drafting(NamedTuple):
