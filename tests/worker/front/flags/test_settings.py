@@ -10,10 +10,7 @@ from dormouse_worker.common.knobs import KNOBS
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.flags.flag_types import size_in_bytes
 from dormouse_worker.front.flags.settings import command_line, parse_settings
-
-
-def parse(*argv, **environ):
-    return parse_settings(["--model", "/models/tiny", *argv], environ)
+from tests.worker.front.flags.kit import parse
 
 
 def test_defaults_are_those_of_the_engine_and_the_names():
@@ -128,41 +125,6 @@ def test_more_than_one_name_can_be_served():
     assert parse("--served-model-name", "a", "--served-model-name=b/c")[0].served_model_names == ("a", "b/c")
 
 
-def test_a_groups_flags_say_how_many_ranks_and_where_they_meet():
-    front, engine = parse(
-        *("--tensor-parallel-size=2", "--pipeline-parallel-size=3", "--node-rank=2", "--master-addr=leader"),
-        *("--master-port=29500", "--rank-timeout=20", "--group-start-timeout=90"),
-    )
-    assert (engine.tensor_parallel_size, engine.pipeline_parallel_size) == (2, 3)
-    place = front.place
-    assert (place.node_rank, place.leads, place.num_nodes) == (2, False, 3)
-    assert (place.master_addr, place.master_port, place.message_port) == ("leader", 29500, 29501)
-    assert (place.rank_timeout_s, place.start_timeout_s) == (20, 90)
-    assert parse()[0].place.leads
-
-
-def test_all_pods_of_a_group_have_the_same_settings_but_for_their_place():
-    """Their digest is how the leader knows that they fit."""
-    flags = ("--pipeline-parallel-size=2", "--master-addr=leader", "--master-port=29500")
-    assert parse(*flags)[1].digest() == parse(*flags, "--node-rank=1")[1].digest()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--node-rank=1",), "argument --node-rank: 1 is no stage; allowed: 0 to 0"),
-        (("--pipeline-parallel-size=2",), "argument --master-addr: needed, for --pipeline-parallel-size is 2"),
-        (("--pipeline-parallel-size=2", "--master-addr=x"), "argument --master-port: 0 is not known to other pods"),
-        (("--tensor-parallel-size=2", "--rank-timeout=120"), "argument --rank-timeout: 120 is not below"),
-        (("--tensor-parallel-size=0",), "argument --tensor-parallel-size"),
-    ],
-)
-def test_flags_of_a_group_that_contradict_each_other_are_named(flags, message, capsys):
-    with pytest.raises(SystemExit):
-        parse(*flags)
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
@@ -263,35 +225,6 @@ def test_the_help_teaches(capsys):
     text = capsys.readouterr().out
     assert "InitializeCache" in text
     assert "DORMOUSE_OPERATOR_KEY" in text
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
-@pytest.mark.parametrize(
-    "flag",
-    ["--default-timeout-seconds", "--max-timeout-seconds", "--engine-load-timeout", "--engine-command-timeout"],
-)
-def test_a_deadline_is_a_time_above_zero(capsys, flag, value):
-    with pytest.raises(SystemExit):
-        parse(f"{flag}={value}")
-    assert flag in capsys.readouterr().err
-
-
-def test_what_an_engine_may_take_is_documented_and_can_be_set():
-    front, _ = parse()
-    assert (front.engine_timeout_s, front.engine_load_timeout_s, front.engine_command_timeout_s) == (120, 1800, 300)
-    front, _ = parse("--engine-timeout=5", "--engine-load-timeout=6", "--engine-command-timeout=7")
-    assert (front.engine_timeout_s, front.engine_load_timeout_s, front.engine_command_timeout_s) == (5, 6, 7)
-
-
-def test_the_default_deadline_is_at_most_the_longest_one(capsys):
-    front, _ = parse("--default-timeout-seconds=7", "--max-timeout-seconds=7")
-    assert (front.default_timeout_s, front.max_timeout_s) == (7, 7)
-    with pytest.raises(SystemExit):
-        parse("--default-timeout-seconds=8", "--max-timeout-seconds=7")
-    error = capsys.readouterr().err
-    assert [
-        word for word in ("--default-timeout-seconds", "8", "--max-timeout-seconds", "7") if word not in error
-    ] == []
 
 
 def test_tracing_is_off_unless_the_flag_or_the_standard_variable_names_an_endpoint():
