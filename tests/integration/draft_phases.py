@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+from dormouse_worker.engine.batch import Batch
 from dormouse_worker.engine.drafts.model import ModelPace
 from dormouse_worker.engine.drafts.pace import RowCosts
 from dormouse_worker.executor.testing_drafts import EagerPace, FreeRows
@@ -22,6 +24,27 @@ def always_draft() -> None:
     """Let this process draft whatever a pass takes: on a busy machine drafts may look too dear, and nothing ends it."""
     ModelPace.choose = EagerPace.choose  # type: ignore[method-assign]
     RowCosts.of = FreeRows.of  # type: ignore[method-assign]
+
+
+def may_end(batch: Batch) -> tuple[bool, bool]:
+    """Return whether a step may be the end behind what is proposed in it, and behind what is scored in it."""
+    has_many = len(batch.sequences) >= MANY
+    asks = has_many and any(sequence.num_wanted for sequence in batch.sequences)
+    return asks, has_many and any(sequence.draft_token_ids for sequence in batch.sequences)
+
+
+def obey_behind(owner: Any, method: str, model: Path) -> None:
+    """From now on, obey behind what a drafter's method proposes: it lies among the sequences' tokens then."""
+    if method in vars(owner):
+        return
+    propose = getattr(owner, method)
+
+    def propose_and_obey(*arguments: Any) -> Any:
+        proposed = propose(*arguments)
+        obey(model, PROPOSING)
+        return proposed
+
+    setattr(owner, method, propose_and_obey)
 
 
 def obey(model: Path, phase: str) -> None:

@@ -14,7 +14,7 @@ import_slim()  # before anything else imports transformers: for a worker's own c
 
 from dormouse_worker.engine.batch import Batch, ModelOutput  # noqa: E402  # see above
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker  # noqa: E402
-from tests.integration.draft_phases import MANY, PROPOSING, SCORED, always_draft, obey  # noqa: E402
+from tests.integration.draft_phases import SCORED, always_draft, may_end, obey, obey_behind  # noqa: E402
 
 always_draft()
 
@@ -24,24 +24,11 @@ class FrailDraftWorker(CpuWorker):
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """See `WorkerBase`."""
-        has_many = len(batch.sequences) >= MANY
-        if has_many and any(sequence.num_wanted for sequence in batch.sequences):
-            self._watch_drafter()
+        asks, scores = may_end(batch)
+        if asks:
+            drafter: Any = self._allocated()._runner._drafter
+            obey_behind(drafter._paths, "compute", self.settings.model_path)
         wait_for_output = super().submit(batch)
-        if has_many and any(sequence.draft_token_ids for sequence in batch.sequences):
+        if scores:
             obey(self.settings.model_path, SCORED)  # some may be taken, and nobody has heard of them
         return wait_for_output
-
-    def _watch_drafter(self) -> None:
-        """From now on, stop behind a pass of the draft model: what it says lies among the sequences' tokens then."""
-        paths: Any = self._allocated()._runner._drafter._paths
-        if "compute" in vars(paths):
-            return
-        compute = paths.compute
-
-        def compute_and_obey(*arguments: Any) -> Any:
-            logits = compute(*arguments)
-            obey(self.settings.model_path, PROPOSING)
-            return logits
-
-        paths.compute = compute_and_obey
