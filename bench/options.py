@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench.merge import merge_results
 from bench.models import SHAPES
+from bench.peer_env import NoPeer
 from bench.results import RESULTS_DIR, Row, print_table, write_results
 
 REPS = 3
@@ -149,11 +150,15 @@ def run(name: str, measure: Measure, options: Options, console: Console) -> list
 
 
 def main(name: str, doc: str | None, measure: Measure, argv: Sequence[str] | None = None) -> None:
-    """Be the program `python -m bench.NAME`."""
+    """Be the program `python -m bench.NAME`. Ends with a sentence where it needs vLLM, which is not there."""
     end_children_on_sigterm()
     options = to_options(make_parser(f"bench.{name}", doc).parse_args(argv))
     console = make_console()
-    print_table(run(name, measure, options, console), console)
+    try:
+        rows = run(name, measure, options, console)
+    except NoPeer as reason:
+        raise SystemExit(str(reason)) from reason
+    print_table(rows, console)
 
 
 def end_children_on_sigterm() -> None:

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from tools.bootstrap import ROOT, machine_lock, run, say
 from tools.side_env import SideEnvironment
 
@@ -44,6 +46,15 @@ def peer_python() -> Path:
     if not PEER.is_made:
         raise NoPeer(f"vLLM is not there to compare with: {MAKE} makes its environment (6 GB, some minutes)")
     return PEER.python
+
+
+def find_peer(console: Console) -> Path | None:
+    """Return the same; None if the environment was not made, which is said."""
+    try:
+        return peer_python()
+    except NoPeer as reason:
+        console.print(f"  {reason}", style="yellow", highlight=False)
+        return None
 
 
 def peer_variables(cores: Sequence[int], inherited: Environ, *, own_process: bool = False) -> dict[str, str]:

@@ -20,7 +20,7 @@ from bench.contest import describe as describe_replies
 from bench.helpers import Helper, Job, environment
 from bench.models import SHAPES, ensure_model
 from bench.options import OWN_PROCESS, Options
-from bench.peer_env import NoPeer, peer_python, peer_variables
+from bench.peer_env import find_peer, peer_variables
 from bench.replies import Reply
 from bench.workload import Request, make_workload
 
@@ -132,10 +132,7 @@ def vllm_helper(
     model: str, way: str, options: Options, console: Console, *, adapters: Sequence[str] = ()
 ) -> Helper | None:
     """Return vLLM, started; None if there is no environment for it, which is said."""
-    try:
-        python = peer_python()
-    except NoPeer as reason:
-        console.print(f"  {reason}", style="yellow", highlight=False)
+    if (python := find_peer(console)) is None:
         return None
     variables = peer_variables(cores_of(options), environment(), own_process=way.endswith(OWN_PROCESS))
     dtype = way.removesuffix(OWN_PROCESS)

@@ -22,7 +22,7 @@ from bench import neighbours
 from bench.helpers import Helper, environment
 from bench.models import SHAPES, ensure_model
 from bench.options import OWN_PROCESS, Options
-from bench.peer_env import KV_CACHE_GIB, NoPeer, peer_python, peer_variables
+from bench.peer_env import KV_CACHE_GIB, find_peer, peer_variables
 from bench.race import OURS, VLLM, cores_of
 from bench.serve_client import Ask, Lap, Server
 from bench.serve_figures import FRACTION, Found, Point, goodput_limits_ms
@@ -207,10 +207,7 @@ def dtypes_of(ways: Iterable[str]) -> list[str]:
 
 def measure_serve(name: str, options: Options, console: Console) -> Found | None:
     """Start all sides with a bfloat16 model and race; None, which is said, where vLLM is not there."""
-    try:
-        python = peer_python()
-    except NoPeer as reason:
-        console.print(f"  {reason}", style="yellow", highlight=False)
+    if (python := find_peer(console)) is None:
         return None
     model = ensure_model(name, "bf16")
     variables = peer_variables(cores_of(options), environment(), own_process=True)

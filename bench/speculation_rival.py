@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.helpers import Helper, environment
 from bench.options import Options, main
 from bench.peer_ask import PeerAsk, PeerSaid
-from bench.peer_env import NoPeer, peer_python, peer_variables
+from bench.peer_env import peer_python, peer_variables
 from bench.results import RatioAtLeast, Row
 from bench.speculation import PROBE, _ask, _encoder
 from bench.speculation_cases import CASES, Case
@@ -73,7 +73,4 @@ def _theirs(side: Helper, asks: Sequence[Ask]) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        main("speculation", __doc__, measure)
-    except NoPeer as error:
-        raise SystemExit(str(error)) from error
+    main("speculation", __doc__, measure)

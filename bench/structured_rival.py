@@ -17,7 +17,7 @@ from bench.helpers import Helper, environment
 from bench.models import ensure_model
 from bench.options import Options, main
 from bench.peer_ask import PeerAsk, PeerSaid
-from bench.peer_env import NoPeer, peer_python, peer_variables
+from bench.peer_env import peer_python, peer_variables
 from bench.results import RatioAtLeast, Row
 from bench.structured_cases import bound_by, sixty_fields
 from bench.structured_hostile import ends_of
@@ -60,7 +60,4 @@ def _laps(probe: Helper, ours: Ask, peer: Helper, asked: PeerAsk, count: int) ->
 
 
 if __name__ == "__main__":
-    try:
-        main("structured", __doc__, measure)
-    except NoPeer as error:
-        raise SystemExit(str(error)) from error
+    main("structured", __doc__, measure)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from bench.helpers import Helper, environment
 from bench.options import Options, main
-from bench.peer_env import NoPeer, peer_python, peer_variables
+from bench.peer_env import peer_python, peer_variables
 from bench.results import AtMost, Row
 from bench.structured_cases import bound_by, make_schema
 from bench.token_sets import Difference, Masks, Position, Walk, Walks, allowed
@@ -106,7 +106,4 @@ def _rows(count: int, found: Counter[Difference]) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    try:
-        main("structured", __doc__, measure)
-    except NoPeer as error:
-        raise SystemExit(str(error)) from error
+    main("structured", __doc__, measure)

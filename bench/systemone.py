@@ -25,7 +25,7 @@ from bench.front_door import open_door
 from bench.helpers import environment
 from bench.models import ensure_model
 from bench.options import Options, main
-from bench.peer_env import NoPeer, peer_python, peer_variables
+from bench.peer_env import find_peer, peer_python, peer_variables
 from bench.race import cores_of
 from bench.results import RatioAtMost, Row
 from bench.vllm_server import NAME as SERVED
@@ -43,10 +43,7 @@ Ask = Callable[[Body], float]
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the row; none, which is said, where vLLM is not there or does not have the route."""
-    try:
-        peer_python()
-    except NoPeer as reason:
-        console.print(f"  {reason}", style="yellow", highlight=False)
+    if find_peer(console) is None:
         return []
     rng, words = random.Random(3), _words()
     with _sides(options) as sides:

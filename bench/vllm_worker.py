@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.helpers import Helper, environment
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
-from bench.peer_env import KV_CACHE_GIB, NoPeer, peer_python, peer_variables
+from bench.peer_env import KV_CACHE_GIB, find_peer, peer_python, peer_variables
 from bench.race import cores_of
 from bench.results import AtLeast, RatioAtLeast, Row
 from bench.serve_client import Ask, Lap
@@ -38,10 +38,7 @@ KIT_FLAGS = ("--max-model-len", "512", "--memory-limit", "2Gi", "--dtype", "floa
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows; none, which is said, where vLLM is not there."""
-    try:
-        peer_python()
-    except NoPeer as reason:
-        console.print(f"  {reason}", style="yellow", highlight=False)
+    if find_peer(console) is None:
         return []
     wanted = options.parts or PARTS
     rows = _race(options, console) if "race" in wanted else []

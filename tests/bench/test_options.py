@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
-from bench.options import Options, make_parser, run, to_options
+from bench.options import Options, main, make_parser, run, to_options
+from bench.peer_env import NoPeer
 from bench.results import RESULTS_DIR, Row
 
 
@@ -79,3 +81,22 @@ def test_merged_rows_replace_those_that_say_the_same(tmp_path):
     run("decode", measured(2.0, "small"), Options(out=tmp_path, merge=True), console)
     rows = json.loads((tmp_path / "decode.json").read_text())["rows"]
     assert {row["what"]: row["ours"] for row in rows} == {"tiny": 1.0, "small": 2.0}
+
+
+@pytest.fixture
+def sigterm():
+    """Keep what this process does about SIGTERM, which a benchmark's program changes."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("sigterm")
+def test_a_benchmark_that_cannot_do_without_vllm_ends_with_a_sentence():
+    """And without a traceback."""
+
+    def measure(*_):
+        raise NoPeer("vLLM is not there")
+
+    with pytest.raises(SystemExit, match="vLLM is not there"):
+        main("structured", "", measure, [])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bench import peer_env, processor_env, speech_env
-from bench.peer_env import ALLOCATOR, OPENMP, NoPeer, peer_dir, peer_python
+from bench.peer_env import ALLOCATOR, OPENMP, NoPeer, find_peer, peer_dir, peer_python
 from tools.bootstrap import COMPLETE
 from tools.locks import ADDRESS, parse, unpinned
 
@@ -54,6 +55,17 @@ def test_an_environment_that_was_not_finished_does_not_count():
         peer_python()
     touch(peer_dir() / COMPLETE)
     assert peer_python() == peer_dir() / "bin" / "python"
+
+
+@pytest.mark.usefixtures("cache")
+def test_who_can_do_without_it_says_so_and_goes_on(capsys):
+    """A benchmark that has other sides, too."""
+    assert find_peer(Console(width=200)) is None
+    assert "make bench-peers" in capsys.readouterr().out
+    for name in ("bin/python", COMPLETE):
+        touch(peer_dir() / name)
+    assert find_peer(Console()) == peer_python()
+    assert not capsys.readouterr().out
 
 
 def test_the_fast_libraries_are_those_that_are_there(tmp_path):
