@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,13 +20,14 @@ from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 from tests.ports import free_port
+from tests.waiting import wait_for
 from tools.bootstrap import ROOT, bare_python
 
 EPOCH = 1
 PATIENCE_S = 120.0  # how long a wait lasts before the test fails
 
 
-def is_engine(pid: str) -> bool:
+def is_engine(pid: int) -> bool:
     """Return whether a process is an engine's, or waits to be; False for one that ended."""
     try:
         return b"dormouse_worker.engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -107,22 +107,28 @@ class Worker:
         watch.cancel()
         return found
 
+    def children(self) -> list[int]:
+        """Return the pids of the front's processes, in the order of their start."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def running_engines(self) -> list[int]:
+        """Return the pids of its engines that there are now, and of spare ones."""
+        return [pid for pid in self.children() if is_engine(pid)]
+
     def engine(self) -> int:
         """Return the pid of its engine, waiting until it is started."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (found := children.read_text().split()):
-            assert time.monotonic() < deadline_s, "no engine was started"
-            os.sched_yield()
-        return int(found[0])
+        return wait_for(self.children, "no engine was started")[0]
 
     def engines(self, number: int) -> list[int]:
         """Return the pids of its engine and of spare ones, in the order of their start, once there are so many."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline_s = time.monotonic() + PATIENCE_S
-        while len(found := [int(pid) for pid in children.read_text().split() if is_engine(pid)]) != number:
-            assert time.monotonic() < deadline_s, f"{len(found)} engines; {number} were awaited"
-            os.sched_yield()
+        found: list[int] = []
+
+        def are_there() -> bool:
+            found[:] = self.running_engines()
+            return len(found) == number
+
+        wait_for(are_there, lambda: f"{len(found)} engines; {number} were awaited")
         return found
 
     def health(self, service: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
 from pathlib import Path
 
 import grpc
@@ -21,6 +20,7 @@ from tests.integration.adapter_phases import DIE, FRAIL, PHASES, STOP, STOPPED
 from tests.integration.conftest import EPOCH, PATIENCE_S, is_engine
 from tests.integration.crawling import own_copy
 from tests.peft_kit import LOUD, greedy_tokens, make_adapter
+from tests.waiting import wait_for
 from tests.worker.hub_server import HubServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -81,13 +81,6 @@ def want(worker, *names, source=URI):
     worker.operate("SetLoras", control.SetLorasRequest(epoch=EPOCH, adapters=told, digest=str(names)))
 
 
-def until(holds, what):
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, what() if callable(what) else what
-        os.sched_yield()
-
-
 def told_of(worker):
     (told,) = worker.operate("ListLoras", control.ListLorasRequest()).adapters
     return told
@@ -119,14 +112,9 @@ def end_of(call):
 
 
 def check_answers(worker, expected):
-    until(lambda: state(worker) == LOADED, "the adapter is not loaded again")
+    wait_for(lambda: state(worker) == LOADED, "the adapter is not loaded again")
     for model, said in expected.items():
         assert tokens(ask(worker, model)) == said, model
-
-
-def children_of(pid):
-    found = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in found.read_text().split()] if found.exists() else []
 
 
 def await_end(pidfd):
@@ -136,7 +124,7 @@ def await_end(pidfd):
 
 def start_again(worker, killed):
     """Open the engine that replaces one that was killed."""
-    until(lambda: worker.engines(1) != [killed], "nobody replaced the engine")
+    wait_for(lambda: worker.engines(1) != [killed], "nobody replaced the engine")
     worker.start()
 
 
@@ -147,7 +135,7 @@ def test_an_engine_killed_while_it_loads_an_adapter_is_replaced_and_loads_it_aga
     ended = os.pidfd_open(engine)
     want(worker, "sql")
     if phase == PHASES[-1]:
-        until(lambda: state(worker) == LOADED, "it is not loaded")
+        wait_for(lambda: state(worker) == LOADED, "it is not loaded")
         assert end_of(ask(worker, "sql")) == ([], grpc.StatusCode.UNAVAILABLE)
     assert select.select([ended], [], [], PATIENCE_S)[0], f"no load came to {phase}"
     os.close(ended)
@@ -160,7 +148,7 @@ def test_an_engine_killed_while_it_loads_an_adapter_is_replaced_and_loads_it_aga
 def test_storage_that_does_not_answer_keeps_nobody_but_who_waits_for_the_adapter(worker, expected):
     (worker.model / STOP).write_text("matrices")
     want(worker, "sql")
-    until((worker.model / STOPPED).exists, lambda: f"no load came to it: {told_of(worker)}")
+    wait_for((worker.model / STOPPED).exists, lambda: f"no load came to it: {told_of(worker)}")
     assert tokens(ask(worker, "tiny")) == expected["tiny"]
     assert state(worker) not in (LOADED, FAILED)
     engine = worker.engine()
@@ -191,9 +179,9 @@ def test_a_killed_program_that_fetches_is_a_failure_that_is_tried_again(start, h
     worker = start(tmp_path / "model", tmp_path / "cache")
     want(worker, "sql")
     assert hub.state.stalled.wait(PATIENCE_S)
-    (fetcher,) = (pid for pid in children_of(worker.process.pid) if not is_engine(str(pid)))
+    (fetcher,) = (pid for pid in worker.children() if not is_engine(pid))
     os.kill(fetcher, signal.SIGKILL)
-    until(lambda: state(worker) == FAILED, "nobody noticed")
+    wait_for(lambda: state(worker) == FAILED, "nobody noticed")
     assert tokens(ask(worker, "tiny")) == expected["tiny"]
     hub.state.stall_after.clear()
     want(worker)
@@ -216,8 +204,8 @@ def test_a_front_killed_while_an_adapter_is_loaded_leaves_nothing_that_the_next_
     if phase == "fetch":
         assert hub.state.stalled.wait(PATIENCE_S)
     else:
-        until((first.model / STOPPED).exists, lambda: f"no load came to {phase}: {told_of(first)}")
-    children = [os.pidfd_open(child) for child in children_of(first.process.pid)]
+        wait_for((first.model / STOPPED).exists, lambda: f"no load came to {phase}: {told_of(first)}")
+    children = [os.pidfd_open(child) for child in first.children()]
     first.process.kill()
     first.process.wait()
     for child in children:

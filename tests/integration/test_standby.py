@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
-from pathlib import Path
 
 import pytest
 
@@ -75,21 +73,6 @@ def agree(worker):
     assert worker.operate("InitializeCache", request).state == READY
 
 
-def engines_of(worker):
-    """Return the pids of a front's engine processes."""
-    pid = worker.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if b"engine_process" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def until(worker, state):
-    """Wait for a state."""
-    deadline_s = time.monotonic() + 60
-    while (status := worker.status()).state != state:
-        assert time.monotonic() < deadline_s, status.state
-    return status
-
-
 def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pair, device):
     """One test, as each step begins where the last one ended: an engine's start takes seconds."""
     a, b = pair
@@ -97,7 +80,7 @@ def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pai
     assert read_usage(device).books.rows == {}, "nobody was granted anything"
     _, words = refusal(a, "WakeUp", control.WakeUpRequest(epoch=EPOCH))
     assert "needs a grant" in words
-    assert engines_of(a) == []
+    assert a.running_engines() == []
 
     grant(a, 1, instance=a.status().instance, budget_bytes=0, reserved_bytes=int(TOTAL * 0.9) - BUDGET)
     assert wake(a).state == control.WORKER_STATE_STARTING
@@ -113,14 +96,14 @@ def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pai
     status = sleep(a, 3, mode=control.DRAIN_MODE_ABORT)
     assert [message.finish_reason for message in stream][-1] == ABORTED
     assert (status.state, status.residual_bytes, status.grant.slot_epoch) == (STANDBY, 0, 1)
-    assert (engines_of(a), read_usage(device).books.rows) == ([], {})
+    assert (a.running_engines(), read_usage(device).books.rows) == ([], {})
 
     wake(a)
     agree(a)
     assert a.greedy(PROMPT, 8) == expected
     assert sleep(a, 1).state == ASLEEP
     revoke(a, 2)
-    (asleep,) = engines_of(a)
+    (asleep,) = a.running_engines()
 
     grant(b, 3)
     wake(b)
@@ -130,9 +113,9 @@ def test_a_model_goes_to_standby_and_comes_back_and_the_device_changes_hands(pai
     assert len(read_usage(device).books.rows) == 2
 
     os.kill(asleep, signal.SIGKILL)
-    status = until(a, STANDBY)
+    status = a.until(lambda status: status.state == STANDBY)
     assert (status.engine_failures, status.HasField("grant")) == (1, False)
-    assert (engines_of(a), len(read_usage(device).books.rows)) == ([], 1)
+    assert (a.running_engines(), len(read_usage(device).books.rows)) == ([], 1)
     assert b.greedy(PROMPT, 8) == expected
     usage = read_usage(device)
     assert (usage.marks.most_awake, usage.violations, usage.marks.over_budget_bytes) == (1, (), 0)
@@ -148,7 +131,7 @@ def test_a_front_that_was_killed_comes_again_without_its_grant(start_on, tmp_pat
     wake(before)
     assert report_of(before).num_gpu_blocks
     assert len(read_usage(device).books.rows) == 1
-    (engine,) = engines_of(before)
+    (engine,) = before.running_engines()
     ended = os.pidfd_open(engine)
     before.process.kill()
     assert select.select([ended], [], [], 60)[0], "an engine does not outlive its front"
@@ -156,7 +139,7 @@ def test_a_front_that_was_killed_comes_again_without_its_grant(start_on, tmp_pat
     assert read_usage(device).books.rows == {}
     again = start_on(tmp_path, "--device-grants")
     status = again.status()
-    assert (status.state, status.HasField("grant"), engines_of(again)) == (STANDBY, False, [])
+    assert (status.state, status.HasField("grant"), again.running_engines()) == (STANDBY, False, [])
     assert status.instance != instance
     request = control.GrantDeviceRequest(epoch=EPOCH, slot="pool-0", slot_epoch=1, instance=instance)
     assert "it restarted" in refusal(again, "GrantDevice", request)[1]
@@ -171,7 +154,7 @@ def test_the_ranks_of_one_pod_end_with_their_engine_and_come_again(start_on, tmp
     expected = worker.greedy(PROMPT, 8)
     assert [len(read_usage(device).books.rows) for device in devices] == [1, 1]
     status = sleep(worker, 3)
-    assert (status.state, status.residual_bytes, engines_of(worker)) == (STANDBY, 0, [])
+    assert (status.state, status.residual_bytes, worker.running_engines()) == (STANDBY, 0, [])
     assert [read_usage(device).books.rows for device in devices] == [{}, {}]
     wake(worker)
     agree(worker)

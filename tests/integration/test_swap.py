@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import grpc
@@ -13,8 +12,9 @@ import pytest
 
 from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.conftest import EPOCH, PATIENCE_S
+from tests.integration.conftest import EPOCH
 from tests.integration.test_sleep_faults import begin, code_of
+from tests.waiting import wait_for
 
 FLAGS = ("--max-model-len", "64", "--max-num-batched-tokens", "32", "--block-size", "8")
 PROMPT = list(range(10, 43))
@@ -58,40 +58,29 @@ def order(worker, *changes, **fields):
     return control.SwapEngineRequest(epoch=EPOCH, arguments=[*worker.arguments, *changes], **{**NEW, **fields})
 
 
-def engines_of(worker):
-    """Return the process ids of the worker's engines."""
-    return [
-        int(pid) for pid in Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text().split()
-    ]
-
-
 def second_engine_of(worker):
     """Return the process id of the engine that is to replace the first one, as soon as it is there."""
     first = worker.engine()
     worker.until(lambda status: status.state == ASLEEP)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (others := [pid for pid in engines_of(worker) if pid != first]):
-        assert time.monotonic() < deadline_s, "no second engine was started"
-        os.sched_yield()
-    return others[0]
+    return wait_for(lambda: [pid for pid in worker.children() if pid != first], "no second engine was started")[0]
 
 
 def test_a_swapped_worker_says_what_the_other_model_says_and_the_old_engine_is_gone(worker, steady, models):
     expected = steady.greedy(PROMPT, 16)
     assert worker.greedy(PROMPT, 16) != expected
-    old = engines_of(worker)
+    old = worker.children()
     status = worker.operate("SwapEngine", order(worker, "--model", str(models[1])), 180)
     assert (status.state, status.settings_digest, status.swapping_to) == (PROFILED, "new", "")
     assert status.model_digest == steady.status().model_digest
     assert status.report.num_gpu_blocks > 0
-    assert len(engines_of(worker)) == 1
-    assert not set(old) & set(engines_of(worker))
+    assert len(worker.children()) == 1
+    assert not set(old) & set(worker.children())
     assert worker.start().state == READY
     assert worker.greedy(PROMPT, 16) == expected
 
 
 def test_a_model_that_can_not_be_loaded_leaves_the_old_one_which_says_what_it_said_before(steady, broken):
-    expected, old = steady.greedy(PROMPT, 16), engines_of(steady)
+    expected, old = steady.greedy(PROMPT, 16), steady.children()
     before = steady.status()
     for changes, reason in {
         ("--model", str(broken)): "ModelInvalid",
@@ -104,20 +93,20 @@ def test_a_model_that_can_not_be_loaded_leaves_the_old_one_which_says_what_it_sa
         after = steady.status()
         assert (after.state, after.settings_digest) == (READY, before.settings_digest)
         assert after.num_gpu_blocks == before.num_gpu_blocks
-        assert engines_of(steady) == old
+        assert steady.children() == old
         assert steady.greedy(PROMPT, 16) == expected
 
 
 def test_an_old_engine_killed_in_the_middle_is_started_again_when_the_new_one_is_killed_too(steady, models):
     expected = steady.greedy(PROMPT, 16)
     digest = steady.status().settings_digest
-    (old,) = engines_of(steady)
+    (old,) = steady.children()
     swapping = begin(steady, "SwapEngine", arguments=[*steady.arguments, "--model", str(models[0])], **NEW)
     new = second_engine_of(steady)
     os.kill(new, signal.SIGSTOP)  # it is in the middle of its start whenever the other's end is noticed
     os.kill(old, signal.SIGKILL)
     steady.until(lambda status: status.state == control.WORKER_STATE_STARTING)
-    for pid in engines_of(steady):
+    for pid in steady.children():
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(grpc.RpcError) as caught:
         swapping.result()
