@@ -46,6 +46,9 @@ REMEDIES: Mapping[str, str] = {
     # the worker and its model
     "WaitingForPods": "wait",
     "ImagePullFailed": "correct spec.image or give the node access to the registry",
+    "ModelPullFailed": "correct spec.model.uri, or give the node access: spec.template.spec.imagePullSecrets",
+    "ImageVolumesOff": "use Kubernetes 1.35 or later (1.33 with the feature gate ImageVolume), or a claim (pvc://)",
+    "ImageNotMounted": "read the kubelet's words; nodes need containerd 2.1, CRI-O 1.31 or later for image volumes",
     "ContainerNotStarted": "the message is the kubelet's: a missing Secret or claim, a wrong user, a bad mount",
     "DownloadingModel": "wait; the log of the container download says which file comes",
     "ModelDownloadFailed": "the message ends with the downloader's reason; it is tried again and continues",

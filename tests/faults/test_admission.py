@@ -58,6 +58,7 @@ ALLOWED: list[Mapping[str, Any]] = [
     {"template": {"spec": {"containers": [_WORKER | {"env": [{"name": "A", "value": "b"}], "securityContext": {}}]}}},
     {"template": {"spec": {"containers": [{"name": "side", "image": "registry.example/team/side:1"}]}}},
     {"image": "registry.example/team/worker:1"},
+    {"model": {"uri": "oci://registry.example/team/model:1"}},
 ]
 
 Create = Callable[[Mapping[str, Any]], Any]
@@ -109,6 +110,8 @@ async def test_a_template_may_not_ask_for_what_its_writer_may_not_have(create: C
         assert named in str(caught.value), what
     with pytest.raises(KubeError, match=r"the image elsewhere\.example/w begins with none of registry\.example/"):
         await create({"image": "elsewhere.example/w"})
+    with pytest.raises(KubeError, match=r"the image elsewhere\.example/m:1 begins with none of registry\.example/"):
+        await create({"model": {"uri": "oci://elsewhere.example/m:1"}})
 
 
 async def test_what_a_template_is_for_stays_allowed(create: Create) -> None:

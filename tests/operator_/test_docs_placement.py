@@ -24,4 +24,4 @@ def test_every_example_makes_a_pod(example):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4

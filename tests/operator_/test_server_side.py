@@ -77,6 +77,7 @@ SPECS = {
         "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1"}},
     },
     "a hub": {"model": HUB},
+    "an image": {"model": {"uri": "oci://registry.example/tiny:1", "path": "models", "pullPolicy": "IfNotPresent"}},
     "a hub with a claim of ours": {"model": HUB, "cache": {"size": "40Gi"}},
     "a template": {"template": RICH},
     "a template over a hub": {

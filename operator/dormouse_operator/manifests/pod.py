@@ -27,7 +27,7 @@ from dormouse_operator.manifests.common import (
     metadata_of,
     with_variables,
 )
-from dormouse_operator.manifests.download import cache_mount, cache_volume, download_container
+from dormouse_operator.manifests.download import download_container
 from dormouse_operator.manifests.group import join_group
 from dormouse_operator.manifests.identity import CERTIFICATES_DIR, identity_mount, identity_volume
 from dormouse_operator.manifests.inference_pool import http_container, shared_pool
@@ -37,9 +37,10 @@ from dormouse_operator.manifests.memory import with_memory_request
 from dormouse_operator.manifests.queue import admit_together
 from dormouse_operator.manifests.resources import resources_of
 from dormouse_operator.manifests.revision import pod_digest_of, pod_name, revision_of
+from dormouse_operator.manifests.sources import source_mounts, source_volumes
 from dormouse_operator.manifests.template import merge_template
 from dormouse_operator.model import Deployment, DeviceClaim, Pod
-from dormouse_operator.parse import CONTAINER, DRAFTS_ROOT, MODELS_ROOT, OPERATOR_KEY, format_time
+from dormouse_operator.parse import CONTAINER, DRAFTS_ROOT, OPERATOR_KEY, format_time
 
 _USER = 65532  # nobody's, as in the images
 _NODE_LOSS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -231,10 +232,7 @@ def _volumes(deployment: Deployment) -> list[Manifest]:
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
     if deployment.engine.device == "cuda":
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}})
-    if claim := deployment.model.claim:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    if hub := deployment.model.hub:
-        volumes.append(cache_volume(hub))
+    volumes += source_volumes(deployment.model)
     if claim := deployment.engine.speculation_claim:
         volumes.append({"name": "draft-model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if store := deployment.engine.kv_store:
@@ -249,10 +247,7 @@ def _mounts(deployment: Deployment) -> list[Manifest]:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  # an emptyDir of the pod's own
     if deployment.engine.device == "cuda":
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108  # the same, in memory
-    if claim := deployment.model.claim:
-        mounts.append({"name": "model", "mountPath": f"{MODELS_ROOT}/{claim}", "readOnly": True})
-    if deployment.model.hub:
-        mounts.append(cache_mount(is_read_only=True))
+    mounts += source_mounts(deployment.model)
     if claim := deployment.engine.speculation_claim:
         mounts.append({"name": "draft-model", "mountPath": f"{DRAFTS_ROOT}/{claim}", "readOnly": True})
     if deployment.engine.kv_store:

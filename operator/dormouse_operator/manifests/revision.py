@@ -2,7 +2,7 @@
 
 Three kinds of fields, by what a change of them takes:
 
-    another pod      image, resources, volumes, device, ranks, TLS  in `pod_digest_of` and in `revision_of`
+    another pod      images, resources, volumes, device, ranks, TLS  in `pod_digest_of` and in `revision_of`
     another engine   the model's path and name, `engine`          in `revision_of` only
     nothing          replicas, scaling, lifecycle, rollout        in neither; pods keep their drain timeout
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from dormouse_operator.manifests.adapters import adapter_claims, adapter_secrets
 from dormouse_operator.manifests.inference_pool import shared_pool
-from dormouse_operator.model import Deployment, Engine, Hub, Placement, Pod
+from dormouse_operator.model import Deployment, Engine, Hub, ModelSource, Placement, Pod
 
 _DIGEST_CHARS = 8
 _LATER_FIELDS = {  # unknown to an earlier release
@@ -41,8 +41,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
 def revision_of(deployment: Deployment, image: str) -> str:
     """Return the digest over everything that decides a pod and its engine; another one means another engine."""
-    model = {**asdict(deployment.model), "hub": _hub_part(deployment.model.hub)}
-    engine = {"model": model, "engine": _engine_part(deployment.engine)}
+    engine = {"model": _model_part(deployment.model), "engine": _engine_part(deployment.engine)}
     return _digest({"pod": _pod_part(deployment, image), **engine})
 
 
@@ -71,6 +70,7 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         "resources": deployment.resources,
         "placement": _placement_part(deployment.placement),
         "hub": _hub_part(deployment.model.hub),
+        **_image_part(deployment.model),
         **ranks,
         **({"http": deployment.serving.failure_mode} if deployment.serving.inference_pool else {}),
         **({"pool_of": pool} if (pool := shared_pool(deployment)) else {}),
@@ -80,6 +80,17 @@ def _pod_part(deployment: Deployment, image: str) -> Mapping[str, Any]:
         **_store_part(deployment.engine),
         **_draft_part(deployment.engine),
     }
+
+
+def _model_part(model: ModelSource) -> Mapping[str, Any]:
+    """Return what decides the model, an image only where there is one: pods of before keep their digests."""
+    said = {name: value for name, value in asdict(model).items() if name != "image"}
+    return {**said, "hub": _hub_part(model.hub), **_image_part(model)}
+
+
+def _image_part(model: ModelSource) -> Mapping[str, Any]:
+    """Return what decides the image that holds the model, where there is one; see `_model_part`."""
+    return {"model_image": asdict(model.image)} if model.image else {}
 
 
 def _hub_part(hub: Hub | None) -> Mapping[str, Any] | None:

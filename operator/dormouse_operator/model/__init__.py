@@ -35,6 +35,7 @@ from dormouse_operator.model.running import (
     WorkerState,
 )
 from dormouse_operator.model.serving import Serving, Subscriber
+from dormouse_operator.model.sources import Hub, ModelImage, ModelSource, PullPolicy, SecretKey
 from dormouse_operator.model.wanted import (
     AdaptersKey,
     AnyKey,
@@ -42,11 +43,9 @@ from dormouse_operator.model.wanted import (
     DesiredState,
     DeviceClaim,
     Engine,
-    Hub,
     Key,
     KvStore,
     Lifecycle,
-    ModelSource,
     Parallelism,
     Placement,
     PoolKey,
@@ -54,7 +53,6 @@ from dormouse_operator.model.wanted import (
     Prewarm,
     Rollout,
     Scaling,
-    SecretKey,
     Strategy,
 )
 
@@ -93,6 +91,7 @@ __all__ = [
     "KvStore",
     "Ladder",
     "Lifecycle",
+    "ModelImage",
     "ModelSource",
     "Observed",
     "Parallelism",
@@ -104,6 +103,7 @@ __all__ = [
     "PoolSeen",
     "Pressure",
     "Prewarm",
+    "PullPolicy",
     "Rank",
     "RecordedCondition",
     "RecordedRollout",

@@ -117,6 +117,7 @@ class Pod:
     ordinal: int = 0  # within the group; 0 leads
     leader_uid: str = ""  # of a follower: the very pod that it was made for
     memory: PodMemory = PodMemory()
+    model_volume: str = ""  # which kind of volume holds its model of a claim or an image; "" = there is none
     claims: tuple[str, ...] = ()  # names of the ResourceClaims that it has devices of
     pool: str = ""  # of a pool's member: the GpuPool
     slot: str = ""  # beside it: the slot that it is on for life

@@ -12,6 +12,7 @@ from dormouse_operator.model.ladder import SleepLevel
 from dormouse_operator.model.recorded import RecordedStatus
 from dormouse_operator.model.roles import Roles
 from dormouse_operator.model.serving import OWN_GATEWAYS, Serving
+from dormouse_operator.model.sources import ModelSource, SecretKey
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 MOST_ADAPTERS: Final = 1024  # of a deployment, as the status lists them
@@ -54,38 +55,6 @@ class AdaptersKey(NamedTuple):
 
 
 AnyKey = Key | PoolKey | AdaptersKey  # of what is watched, looked at and decided about
-
-
-@dataclass(frozen=True, slots=True)
-class SecretKey:
-    """One value of a Secret in the deployment's namespace."""
-
-    name: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hub:
-    """A model that a hub serves, and the volume that keeps it: a claim, one that we make, or the pod's own."""
-
-    repo: str  # ORG/NAME
-    revision: str
-    token: SecretKey | None = None
-    claim: str | None = None  # the claim to mount; None = a volume that goes with the pod
-    claim_size: str | None = None  # of the claim if the operator makes it; None = it does not
-    storage_class: str | None = None  # of that claim; None = the cluster's default
-    file: str = ""  # of GGUF files the one to take, by its name or quantization; "" = safetensors, or the only one
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """Where the model's directory is in the worker's container, and how it comes there."""
-
-    path: str
-    claim: str | None  # the PersistentVolumeClaim to mount, None for file:// and hf://
-    served_name: str
-    hub: Hub | None = None  # of hf:// only
-    size_bytes: int | None = None  # of the weights in memory, as the user says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

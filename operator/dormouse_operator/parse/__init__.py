@@ -9,6 +9,7 @@ from dormouse_operator.parse.pods import (
     CONTAINER,
     DEVICE_GRANTS,
     DOWNLOADER,
+    MODEL_VOLUME,
     OPERATOR_KEY,
     POOL_CLAIM,
     SLOT,
@@ -22,7 +23,8 @@ from dormouse_operator.parse.pool import parse_pool
 from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.reservation import TELLER, parse_reservation
 from dormouse_operator.parse.slots import parse_slot, write_slot, write_time
-from dormouse_operator.parse.spec import CACHE_ROOT, DRAFTS_ROOT, MODELS_ROOT, parse_deployment
+from dormouse_operator.parse.sources import CACHE_ROOT, IMAGE_ROOT, MODELS_ROOT
+from dormouse_operator.parse.spec import DRAFTS_ROOT, parse_deployment
 from dormouse_operator.parse.values import Raw, SpecError, format_time, parse_bytes, parse_time
 from dormouse_operator.parse.writers import kept_managers
 
@@ -32,7 +34,9 @@ __all__ = [
     "DEVICE_GRANTS",
     "DOWNLOADER",
     "DRAFTS_ROOT",
+    "IMAGE_ROOT",
     "MODELS_ROOT",
+    "MODEL_VOLUME",
     "OPERATOR_KEY",
     "POOL_CLAIM",
     "SLOT",

@@ -36,6 +36,7 @@ POOL_CLAIM = "gpu"  # within the pod of a pool's member: the claim of its slot
 SLOT = "DORMOUSE_POOL_SLOT"  # variable of a member's pod that is beside a reservation: its slot
 SLOT_DEVICES = "DORMOUSE_POOL_DEVICES"  # beside it: the devices of the slot
 DOWNLOADER = "download"  # the init container that fetches a model of a hub
+MODEL_VOLUME = "model"  # within the pod: what holds the model of a claim or an image
 _MOST_REPLICAS = 1000  # as the schema bounds spec.replicas
 
 
@@ -138,6 +139,7 @@ def parse_pod(raw: Raw) -> Pod:
         ordinal=place.ordinal,
         leader_uid=labels.get(LABEL_LEADER_UID, ""),
         memory=parse_memory(raw, _container_of(raw), container),
+        model_volume=_kind_of_volume(raw, MODEL_VOLUME),
         claims=tuple(_claims_of(raw)),
         pool=slot.rpartition("-")[0],
         slot=slot,
@@ -152,6 +154,13 @@ def slot_of(raw: Raw) -> str:
     claims = (raw.get("spec") or {}).get("resourceClaims") or ()
     names = (claim.get("resourceClaimName") for claim in claims if claim["name"] == POOL_CLAIM)
     return next((str(name) for name in names if name), "") or _variable(_container_of(raw), SLOT)
+
+
+def _kind_of_volume(raw: Raw, name: str) -> str:
+    """Return of which kind the volume of this name is, such as image or emptyDir; "" for none."""
+    volumes = (raw.get("spec") or {}).get("volumes") or ()
+    kinds = (kind for volume in volumes if volume["name"] == name for kind in volume if kind != "name")
+    return next(kinds, "")
 
 
 def _claims_of(raw: Raw) -> Iterator[str]:

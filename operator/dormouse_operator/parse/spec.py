@@ -10,16 +10,13 @@ from dormouse_operator.model import (
     Deployment,
     DeviceClaim,
     Engine,
-    Hub,
     Key,
     KvStore,
-    ModelSource,
     Parallelism,
     Placement,
     PoolMember,
     Rollout,
     Scaling,
-    SecretKey,
 )
 from dormouse_operator.model.canary import Canary
 from dormouse_operator.parse.adapters import parse_adapters, parse_names
@@ -29,15 +26,13 @@ from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.roles import parse_roles
 from dormouse_operator.parse.runtimes import require_fitting_runtime
 from dormouse_operator.parse.serving import parse_serving
+from dormouse_operator.parse.sources import parse_model, parse_secret
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 from dormouse_operator.parse.writers import parse_writers
 
 TARGET_OUTSTANDING = DEFAULT_MAX_NUM_SEQS // 2  # per replica, where no measure is named
-MODELS_ROOT = "/models"  # claims are mounted below it
 DRAFTS_ROOT = "/drafts"  # the claim of a draft model is mounted below it
-CACHE_ROOT = f"{MODELS_ROOT}/cache"  # what hubs served; a directory for each repository and revision
-_ALLOWED_URIS = "hf://ORG/NAME, hf://ORG/NAME:GGUF, pvc://CLAIM/PATH and file:///PATH"
 _DEFAULT_GPU = "nvidia.com/gpu"
 MOST_RANKS = 64  # along each of the two ways to share a model
 MOST_WEIGHT = 100  # of a pool's member
@@ -47,7 +42,7 @@ def parse_deployment(raw: Raw) -> Deployment:
     """Return the InferenceDeployment. Raises SpecError where the schema was not enforced."""
     metadata, spec = raw["metadata"], raw["spec"]
     key = Key(metadata["namespace"], metadata["name"])
-    model, engine = _parse_model(spec, key.name), _parse_engine(spec)
+    model, engine = parse_model(spec, key.name), _parse_engine(spec)
     lifecycle = parse_lifecycle(spec.get("lifecycle") or {})
     parallelism = spec.get("parallelism") or {}
     require_fitting_lifecycle(lifecycle, parallelism, spec.get("gpu") or {})
@@ -99,47 +94,6 @@ def _parse_canary(raw: Raw) -> Canary | None:
         try_name=name,
         aborted_as=told.get("message", ABORTED) if is_aborted else "",
     )
-
-
-def _parse_model(spec: Raw, deployment: str) -> ModelSource:
-    model = spec["model"]
-    uri: str = model["uri"]
-    name = model.get("name", deployment)
-    size = parse_bytes("spec.model.size", model["size"]) if "size" in model else None
-    if uri.startswith("hf://"):
-        hub = _parse_hub(model, spec.get("cache") or {}, deployment)
-        return ModelSource(_hub_path(hub), None, name, hub, size)
-    if uri.startswith("file:///"):
-        return ModelSource(uri.removeprefix("file://"), None, name, None, size)
-    claim, _, path = uri.removeprefix("pvc://").partition("/")
-    if not uri.startswith("pvc://") or not claim:
-        raise SpecError(f"spec.model.uri is {uri!r}; allowed are {_ALLOWED_URIS}")
-    return ModelSource("/".join(part for part in (MODELS_ROOT, claim, path) if part), claim, name, None, size)
-
-
-def _parse_hub(model: Raw, cache: Raw, deployment: str) -> Hub:
-    repo, _, file = model["uri"].removeprefix("hf://").partition(":")
-    if [bool(part) for part in repo.split("/")] != [True, True]:
-        raise SpecError(f"spec.model.uri is {model['uri']!r}; allowed are {_ALLOWED_URIS}")
-    size = cache.get("size")
-    return Hub(
-        repo=repo,
-        revision=model.get("revision", "main"),
-        token=_parse_secret(model.get("tokenSecretRef"), default_key="token"),
-        claim=cache.get("claimName") or (f"{deployment}-cache" if size is not None else None),
-        claim_size=None if size is None or "claimName" in cache else str(size),
-        storage_class=cache.get("storageClassName"),
-        file=file,
-    )
-
-
-def _parse_secret(reference: Raw | None, *, default_key: str) -> SecretKey | None:
-    return SecretKey(reference["name"], reference.get("key", default_key)) if reference else None
-
-
-def _hub_path(hub: Hub) -> str:
-    """Return where the downloader puts it; a revision such as refs/pr/1 is one directory."""
-    return f"{CACHE_ROOT}/{hub.repo}/{hub.revision.replace('/', '--')}{hub.file and f':{hub.file}'}"
 
 
 def _parse_placement(spec: Raw, labels: Raw | None) -> Placement:
@@ -267,7 +221,7 @@ def _parse_kv_store(store: Raw) -> KvStore:
     if "size" not in store:
         raise SpecError("spec.engine.kvStore.size is missing; it bounds what is kept on disk, for example 20Gi")
     size_bytes = parse_bytes("spec.engine.kvStore.size", store["size"])
-    secret = _parse_secret(store.get("encryptionKeySecretRef"), default_key="key")
+    secret = parse_secret(store.get("encryptionKeySecretRef"), default_key="key")
     return KvStore(size_bytes, store.get("claimName", ""), secret)
 
 

@@ -47,7 +47,7 @@ def test_a_uri_says_where_the_directory_is_and_what_to_mount(uri, source):
 @pytest.mark.parametrize("uri", ["s3://bucket/x", "pvc:///x", "file://relative"])
 def test_an_unknown_uri_is_refused_with_the_allowed_ones(uri):
     with pytest.raises(
-        SpecError, match=r"allowed are hf://ORG/NAME, hf://ORG/NAME:GGUF, pvc://CLAIM/PATH and file:///PATH"
+        SpecError, match=r"allowed are hf://ORG/NAME, hf://ORG/NAME:GGUF, oci://REGISTRY/NAME:TAG, .*file:///PATH"
     ):
         deployment(model={"uri": uri})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dormouse_operator.decide.conditions import not_started
 from dormouse_operator.decide.conditions.verdicts import failed, first_failed, holds, not_yet, nothing_engaged, unknown
 from dormouse_operator.decide.crashes import end_of
 from dormouse_operator.decide.situation import Situation
@@ -11,8 +12,6 @@ from dormouse_operator.parse import format_time
 
 TYPE = "ModelLoaded"
 DOWNLOADING = "DownloadingModel"
-_PULLING = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-_NORMAL_WAITS = {"", "ContainerCreating", "PodInitializing", "CrashLoopBackOff"}
 _UNLOADED = {None, WorkerState.STARTING, WorkerState.LOADING}
 
 
@@ -24,12 +23,8 @@ def evaluate(situation: Situation) -> Condition:
     if not there:
         return unknown(TYPE, "WaitingForPods", "no pod exists yet")
     everybody = [pod for leader in there for pod in situation.group(leader).members]
-    containers = [(pod, container) for pod in everybody for container in (pod.downloader, pod.container)]
-    if pulling := next((both for both in containers if both[1].waiting_reason in _PULLING), None):
-        return failed(TYPE, "ImagePullFailed", f"pod {pulling[0].name}: {_pull_words(pulling[1])}")
-    if stuck := next((both for both in containers if both[1].waiting_reason not in _NORMAL_WAITS), None):
-        words = f"pod {stuck[0].name}: {stuck[1].waiting_reason}: {stuck[1].waiting_message}"
-        return failed(TYPE, "ContainerNotStarted", words)
+    if complaint := not_started.complaint(situation, everybody):
+        return complaint
     telling_first = sorted(everybody, key=lambda pod: _waits_its_turn(situation, pod))
     if downloading := next((told for pod in telling_first if (told := _download(situation, pod))), None):
         return downloading
@@ -114,8 +109,3 @@ def _cause(situation: Situation, pod: Pod) -> str:
 
 def _has_ended(pod: Pod) -> bool:
     return pod.container.exit_code is not None and not pod.container.is_running
-
-
-def _pull_words(container: Container) -> str:
-    """Return what the kubelet says about the image, in a form that does not change while it backs off."""
-    return container.waiting_message.rpartition("ErrImagePull: ")[2] or container.waiting_reason
