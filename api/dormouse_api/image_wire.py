@@ -23,7 +23,7 @@ _WAYS = {  # from the message to an image, to a video's frame, or to a sound: th
     for kind in (pb.GenerateRequest, pb.TokenizeRequest)
 } | {pb.TranscribeRequest: ((pb.TranscribeRequest.DESCRIPTOR.fields_by_name["audio"].number,),)}
 _LIMITS = {pb.TranscribeRequest: ("sound", MAX_AUDIO_BYTES)}
-_IMAGES = ("images", MAX_IMAGES_BYTES)
+_IMAGES = ("images, videos and sounds", MAX_IMAGES_BYTES)
 
 
 Ways = tuple[tuple[int, ...], ...]  # none of them the beginning of another

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dormouse_api.limits import (
     MAX_AUDIO_BYTES,
@@ -139,32 +139,34 @@ def check_chat_images(chat: pb.Chat) -> None:
             raise BadImage(f"a video of {video.fps:g} frames a second", f"{MIN_FPS:g} to {MAX_FPS:g}")
     if len(frames) > MAX_FRAMES:
         raise BadImage(f"{len(frames)} frames", f"at most {MAX_FRAMES} of all videos together")
-    if num_videos and len(images) + num_videos > MAX_IMAGES:
-        raise BadImage(f"{len(images) + num_videos} images and videos", f"at most {MAX_IMAGES}")
-    if sounds and (count := len(images) + num_videos + len(sounds)) > MAX_IMAGES:
-        raise BadImage(f"{count} images, videos and sounds", f"at most {MAX_IMAGES}")
-    check_images(images)
-    _check_files([*images, *frames])
-    _check_sounds(sounds, sum(map(len, images)) + sum(map(len, frames)))
+    counts = {"images": len(images), "videos": num_videos, "sounds": len(sounds)}
+    _check_count(counts)
+    num_bytes = _checked_bytes([*images, *frames], "an empty image", _check_size)
+    _check_total(counts, num_bytes + _checked_bytes(sounds, "an empty sound", _check_sound_size))
 
 
 def check_images(images: Iterable[bytes]) -> None:
     """Raise BadImage for too many, for one that is empty or too large, and for too much together."""
     files = list(images)
-    if len(files) > MAX_IMAGES:
-        raise BadImage(f"{len(files)} images", f"at most {MAX_IMAGES}")
-    _check_files(files)
+    counts = {"images": len(files)}
+    _check_count(counts)
+    _check_total(counts, _checked_bytes(files, "an empty image", _check_size))
 
 
-def _check_files(files: Iterable[bytes]) -> None:
-    if (total := _checked_bytes(files, "an empty image", _check_size)) > MAX_IMAGES_BYTES:
-        raise BadImage(f"images of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
+def in_words(counts: Mapping[str, int]) -> str:
+    """Return the names of what there is: "sounds", or "images, videos and sounds"."""
+    *before, last = [name for name, count in counts.items() if count] or ["images"]
+    return f"{', '.join(before)} and {last}" if before else last
 
 
-def _check_sounds(sounds: Iterable[bytes], rest: int) -> None:
-    """Raise BadImage for a sound that is empty or too large; `rest` is how large all else is."""
-    if (total := rest + _checked_bytes(sounds, "an empty sound", _check_sound_size)) > MAX_IMAGES_BYTES:
-        raise BadImage(f"images and sounds of {total} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
+def _check_count(counts: Mapping[str, int]) -> None:
+    if (count := sum(counts.values())) > MAX_IMAGES:
+        raise BadImage(f"{count} {in_words(counts)}", f"at most {MAX_IMAGES}")
+
+
+def _check_total(counts: Mapping[str, int], num_bytes: int) -> None:
+    if num_bytes > MAX_IMAGES_BYTES:
+        raise BadImage(f"{in_words(counts)} of {num_bytes} bytes together", f"at most {MAX_IMAGES_BYTES} bytes")
 
 
 def _checked_bytes(files: Iterable[bytes], empty: str, check_size: Callable[[int], None]) -> int:

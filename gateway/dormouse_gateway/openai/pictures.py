@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from dormouse_api.images import (
     from_base64,
     from_data_url,
     from_digest_url,
+    in_words,
     sound_from_url,
 )
 from dormouse_api.limits import MAX_FPS, MAX_IMAGES, MAX_IMAGES_BYTES, MIN_FPS
@@ -101,7 +103,11 @@ class Place:
         self.part.update(kept | {name: image})
 
 
-_KINDS = frozenset({"image_url", "video_url", "input_audio", "audio_url", "input_image", "image"})
+_KINDS = {  # of parts, and what each has, in the order in which messages name them
+    **dict.fromkeys(("image_url", "input_image", "image"), "images"),
+    "video_url": "videos",
+    **dict.fromkeys(("input_audio", "audio_url"), "sounds"),
+}
 
 
 def places(body: Mapping[str, Any]) -> Iterator[Place]:
@@ -138,22 +144,18 @@ def is_named(place: Place) -> bool:
     return is_url and told.startswith(DIGEST)
 
 
-def check_total(path: str, total: int) -> None:
-    """Raise ApiError naming the image that is one too many."""
-    if total > MAX_IMAGES_BYTES:
-        raise refuse(path, f"the last of {total} bytes of images", f"{MAX_IMAGES_BYTES} bytes together")
-
-
 @dataclass(slots=True)
 class Pictures:
-    """The images of one body."""
+    """The images, videos and sounds of one body."""
 
     found: list[Place] = field(default_factory=list)
+    named: str = "images"  # what they are, in words
 
     @classmethod
     async def take(cls, body: Mapping[str, Any], fetch: Fetch) -> Pictures:
         """Decode all images of a body, in it, and fetch others. Raises ApiError naming the first that cannot be had."""
-        taken = cls(list(places(body)))
+        found = list(places(body))
+        taken = cls(found, _named(found))
         taken.check()
         total = 0
         for place in taken.found:
@@ -162,18 +164,24 @@ class Pictures:
                 total += await _put(place, fetch)
             except BadImage as error:
                 raise refuse(path, error.value, error.limit) from error
-            check_total(path, total)
+            taken.check_total(path, total)
         return taken
 
     def check(self) -> None:
         """Raise ApiError for too many, or too much together."""
         if len(self.found) > MAX_IMAGES:
-            raise refuse(self.found[MAX_IMAGES].path, f"image {MAX_IMAGES + 1}", f"at most {MAX_IMAGES} images")
+            value = f"the last of {MAX_IMAGES + 1} {self.named}"
+            raise refuse(self.found[MAX_IMAGES].path, value, f"at most {MAX_IMAGES}")
         total = 0
         for place in self.found:
             path, told, _ = place.source
             total += int(len(told) * _BASE64_GAIN)
-            check_total(path, total)
+            self.check_total(path, total)
+
+    def check_total(self, path: str, total: int) -> None:
+        """Raise ApiError naming the one that is too much."""
+        if total > MAX_IMAGES_BYTES:
+            raise refuse(path, f"the last of {total} bytes of {self.named}", f"{MAX_IMAGES_BYTES} bytes together")
 
     def clear(self) -> None:
         """Forget their bytes, which are in the request by now."""
@@ -182,6 +190,11 @@ class Pictures:
                 place.part[name] = b""
             if FILMED in place.part:
                 place.part[FILMED].Clear()
+
+
+def _named(found: list[Place]) -> str:
+    counts = Counter(_KINDS[place.part["type"]] for place in found)
+    return in_words({name: counts[name] for name in dict.fromkeys(_KINDS.values())})
 
 
 async def _put(place: Place, fetch: Fetch) -> int:

@@ -5,7 +5,7 @@ import base64
 import openai
 import pytest
 
-from dormouse_api.limits import MAX_AUDIO_BYTES
+from dormouse_api.limits import MAX_AUDIO_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 
 SOUND = b"RIFFsound"
 TEXT = base64.b64encode(SOUND).decode()
@@ -47,4 +47,18 @@ async def test_what_is_no_sound_is_named_and_not_shown(client, worker, part, wor
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         await client.chat.completions.create(**chat(part))
     assert not any(shown in str(caught.value) for shown in ("hush", "***", TEXT))
+    assert worker.seen == []
+
+
+async def test_there_are_only_so_many_and_they_are_called_sounds(client, worker):
+    """Limits that images, videos and sounds share name what came."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,YQ=="}}
+    large = as_input("A" * (MAX_IMAGES_BYTES // 6 * 4))
+    for parts, words in (
+        ([as_input(TEXT)] * (MAX_IMAGES + 1), f"the last of {MAX_IMAGES + 1} sounds; allowed: at most {MAX_IMAGES}"),
+        ([image, *[as_url(URL)] * MAX_IMAGES], f"the last of {MAX_IMAGES + 1} images and sounds"),
+        ([large, large, as_input(TEXT)], "bytes of sounds; allowed: .* bytes together"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}])
     assert worker.seen == []

@@ -11,7 +11,6 @@ from dormouse_worker.executor.testing import make_settings, start
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
 from dormouse_worker.model.bits_rules import check_cache_dtype
 from dormouse_worker.model.testing import write_tiny_model
-from dormouse_worker.model.weights.kind import SEES, ModelKind
 from tests.worker.executor.grammar_kit import BoundRank, schema
 from tests.worker.executor.sleeping_rank import EVERY_WORKER, PROMPTS, WORKERS, SleepingRank
 from tests.worker.executor.test_adapters import AdaptedRank
@@ -122,15 +121,15 @@ def test_blocks_are_smaller_and_the_status_says_why(tiny_model, workers):
 
 
 @pytest.mark.parametrize(
-    ("kind", "named"),
+    ("read", "named"),
     [
-        (SEES, "it is not combined with a model that reads images"),
-        (ModelKind(), "task embed keeps no paged cache of keys and values"),
+        ("sounds", "it is not combined with a model that reads sounds"),
+        ("", "task embed keeps no paged cache of keys and values"),
     ],
 )
-def test_what_does_not_read_it_is_refused_by_name(kind, named):
+def test_what_does_not_read_it_is_refused_by_name(read, named):
     settings = make_settings("/nowhere", task="embed")
-    asked = {"generates": False, "sees": kind is SEES}
+    asked = {"generates": False, "read": read}
     check_cache_dtype(settings, **asked)
     with pytest.raises(InvalidSettings, match=f"kv_cache_dtype is int8, and .*{named}; set it to auto"):
         check_cache_dtype(structs.replace(settings, **ROUNDED), **asked)

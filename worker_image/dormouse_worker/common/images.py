@@ -6,8 +6,19 @@ A video is as many of them as it has steps in time: its encoders compute each by
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 import msgspec
+
+
+class Noun(NamedTuple):
+    """How messages call what an encoder reads."""
+
+    one: str
+    several: str
+
+
+IMAGES, SOUNDS = Noun("an image", "images"), Noun("a sound", "sounds")
 
 
 class ImageInput(msgspec.Struct, frozen=True):

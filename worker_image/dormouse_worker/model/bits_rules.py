@@ -34,12 +34,12 @@ def is_rounded(settings: EngineSettings) -> bool:
     return settings.kv_cache_dtype != AUTO
 
 
-def check_cache_dtype(settings: EngineSettings, *, generates: bool, sees: bool) -> None:
-    """Raise InvalidSettings where nothing reads such a cache."""
+def check_cache_dtype(settings: EngineSettings, *, generates: bool, read: str) -> None:
+    """Raise InvalidSettings where nothing reads such a cache. `read` is what an encoder reads; "" = there is none."""
     if not is_rounded(settings):
         return
-    if sees:
-        _refuse(settings, "so far it is not combined with a model that reads images")
+    if read:
+        _refuse(settings, f"so far it is not combined with a model that reads {read}")
     if not generates:
         _refuse(settings, f"task {settings.task} keeps no paged cache of keys and values")
 

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import AddRequest
+from dormouse_worker.front.images.ears import SoundDesk
+from dormouse_worker.front.images.held import HeldImages
+from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.speech.limits import AudioLimits
 from dormouse_worker.front.testing import VOCAB_SIZE, write_model
 from dormouse_worker.model.testing_hearing import MELS, POSITIONS
@@ -91,7 +95,7 @@ REFUSED = [
     ((written(noise(320)),), "it has 320 samples at 16 kHz; allowed: at least 321"),
     ((written(SHORT, "AIFF"),), "it is of the kind AIFF; allowed are wav, flac, ogg, mp3"),
     ((b"",), "an empty sound; allowed: the bytes of a file"),
-    ((written(SHORT),) * 17, "17 images, videos and sounds; allowed: at most 16"),
+    ((written(SHORT),) * 17, "17 sounds; allowed: at most 16"),
 ]
 
 
@@ -114,3 +118,18 @@ async def test_ears_are_no_eyes(hearing):
     image = pb.Chat(messages=[pb.ChatMessage(role="user", parts=[pb.ContentPart(image=b"x")])])
     error = await hearing.refusal(hearing.collect(image))
     assert "parts[0].image is set; allowed: text and audio: this model sees nothing" in error.details()
+
+
+async def test_where_there_is_no_room_it_is_sounds_that_take_it(hearing, tmp_path):
+    """Both limits of a front, of what waits and of what is in use, are told of sounds."""
+    sound, held = written(SHORT), HeldImages()
+    limits = ImageLimits(waiting_bytes=len(sound), cache_bytes=60_000)
+    ears = SoundDesk(desk(hearing).spec, limits, PATIENT, folder=tmp_path)
+    with pytest.raises(CallError, match=r"^sounds of 0 bytes wait already"):
+        await ears.hold(held, [sound, sound], caller="", salt="")
+    await ears.hold(held, [sound], caller="", salt="")
+    ears.files.budget_bytes = ears.files.used_bytes
+    with pytest.raises(CallError, match=r"^sounds of \d+ bytes are in use; the limit is \d+ bytes"):
+        await ears.hold(held, [written(noise(4_000, seed=2))], caller="", salt="")
+    held.release()
+    ears.close()

@@ -5,6 +5,12 @@ import torch
 from transformers import AutoModelForMultimodalLM
 
 from dormouse_worker.common.commands import TAGS
+from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.layout import Layout
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import build_prompt, draw_picture
 from dormouse_worker.model.testing_vision_families import IMAGE
 from dormouse_worker.model.vision.features import sound_rows
@@ -76,3 +82,14 @@ def test_equal_tokens_before_another_sound_are_no_known_prefix(make_seer, expect
 
 def test_transformers_own_decoder_says_the_same(make_seer, expected):
     assert make_seer(FAMILY, model_impl="transformers", max_num_batched_tokens=64).ask(prompts_of()) == expected
+
+
+def test_what_goes_wrong_with_a_sound_is_told_of_sounds(seeing, make_seer):
+    """A file that is no sound's, and settings that sounds are not combined with."""
+    seer = make_seer(FAMILY)
+    seer.add("bad", [[1, 2], draw_picture(FAMILY, 0)])
+    next(seer.folder.iterdir()).write_bytes(b"short")
+    (why,) = seer.engine.step().failed.values()
+    assert why.startswith("a sound cannot be encoded: ")
+    with pytest.raises(InvalidSettings, match=r"enable_lora is True, .* reads sounds \(qwen2_audio\)"):
+        load(make_settings(seeing(FAMILY), enable_lora=True), CpuDevice(Host()), Layout())

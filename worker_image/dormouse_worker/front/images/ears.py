@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dormouse_worker.common.images import SOUNDS
 from dormouse_worker.files.hearing_files import HearingSpec
 from dormouse_worker.front.images.files import Key
 from dormouse_worker.front.images.held import HeldImages
@@ -20,7 +21,7 @@ class SoundDesk(FileMaker):
     def __init__(self, spec: HearingSpec, limits: ImageLimits, sounds: AudioLimits, *, folder: Path) -> None:
         """Start nothing yet. `folder`, which must be there, is where the engine finds the files."""
         self.spec = spec
-        files = files_within(limits.cache_bytes, folder)
+        files = files_within(limits.cache_bytes, folder, SOUNDS)
         setup = {
             "num_mels": spec.num_mels,
             "window_frames": spec.window_frames,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from dormouse_worker.common.images import IMAGES, Noun
 from dormouse_worker.front.images.placeholders import ImageFacts
 
 
@@ -40,9 +41,10 @@ class ProcessedImage:
 class ImageFiles:
     """Owns the files. `take` and `give_back` in pairs."""
 
-    def __init__(self, budget_bytes: int) -> None:
-        """Start with none."""
+    def __init__(self, budget_bytes: int, noun: Noun = IMAGES) -> None:
+        """Start with none. `noun` is what messages call them."""
         self.budget_bytes = budget_bytes
+        self.noun = noun
         self.num_bytes = 0
         self.num_hits = self.num_queries = 0
         self._known: OrderedDict[Key, ProcessedImage] = OrderedDict()  # the one used last stands last
@@ -54,6 +56,11 @@ class ImageFiles:
     def used_bytes(self) -> int:
         """Return how much is in use."""
         return sum(image.num_bytes for image in self._known.values() if image.num_users)
+
+    @property
+    def in_use(self) -> str:
+        """Return how much is in use, in words."""
+        return f"{self.noun.several} of {self.used_bytes} bytes are in use"
 
     @property
     def limit(self) -> str:
@@ -69,7 +76,7 @@ class ImageFiles:
     def check_room(self) -> None:
         """Raise NoRoom where all is in use, before another image is processed."""
         if self.used_bytes >= self.budget_bytes:
-            raise NoRoom(f"images of {self.used_bytes} bytes are in use; {self.limit}")
+            raise NoRoom(f"{self.in_use}; {self.limit}")
 
     def find(self, key: Key) -> ProcessedImage | None:
         """Return an image and take it, None if it is not there."""
@@ -83,8 +90,7 @@ class ImageFiles:
         self._evict(self.budget_bytes - image.num_bytes)
         if self.num_bytes + image.num_bytes > self.budget_bytes:
             image.path.unlink(missing_ok=True)
-            words = f"images of {self.used_bytes} bytes are in use and this one has {image.num_bytes}"
-            raise NoRoom(f"{words}; {self.limit}")
+            raise NoRoom(f"{self.in_use} and this one has {image.num_bytes}; {self.limit}")
         self._known[key] = image
         self.num_bytes += image.num_bytes
 

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 
 from dormouse_api.status import CallError
+from dormouse_worker.common.images import IMAGES, Noun
 from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.images.placeholders import ImageFacts
@@ -100,7 +101,8 @@ class FileMaker:
         """Count files that are kept until they are processed. Raises NoRoom for too many."""
         num_bytes = sum(map(len, files))
         if num_bytes and self._num_waiting_bytes + num_bytes > self._max_waiting_bytes:
-            words = f"images of {self._num_waiting_bytes} bytes wait already and these have {num_bytes}"
+            several = self.files.noun.several
+            words = f"{several} of {self._num_waiting_bytes} bytes wait already and these have {num_bytes}"
             raise NoRoom(f"{words}; the limit is {self._max_waiting_bytes} bytes")
         self._num_waiting_bytes += num_bytes
         try:
@@ -118,7 +120,7 @@ class FileMaker:
         except ImageRefused as error:
             raise ImageRefused(f"{source.name} cannot be used: {error}") from error
         if (made := self.files.take(key)) is None:
-            raise NoRoom(f"images of {self.files.used_bytes} bytes are in use; {self.files.limit}")
+            raise NoRoom(f"{self.files.in_use}; {self.files.limit}")
         return made
 
     async def _made(self, key: Key, source: Source, caller: str) -> None:
@@ -159,7 +161,8 @@ class FileMaker:
             return process.ask({"sources": [*map(str, paths)], "target": str(making.target), **source.order})
         except OSError as error:
             size = sum(map(len, source.files))
-            raise NoRoom(f"an image of {size} bytes does not fit {self._own}: {error.strerror}") from error
+            words = f"{self.files.noun.one} of {size} bytes does not fit {self._own}"
+            raise NoRoom(f"{words}: {error.strerror}") from error
         except BaseException:
             making.target.unlink(missing_ok=True)
             raise
@@ -170,9 +173,9 @@ class FileMaker:
                 making.target.unlink(missing_ok=True)
 
 
-def files_within(cache_bytes: int, folder: Path) -> ImageFiles:
+def files_within(cache_bytes: int, folder: Path, noun: Noun = IMAGES) -> ImageFiles:
     """Return no files yet, with room for so many bytes or half of what the folder has."""
-    return ImageFiles(min(cache_bytes, shutil.disk_usage(folder).free // 2))
+    return ImageFiles(min(cache_bytes, shutil.disk_usage(folder).free // 2), noun)
 
 
 async def sha256_of_all(files: Sequence[bytes]) -> bytes:

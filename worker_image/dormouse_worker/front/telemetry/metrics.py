@@ -61,8 +61,10 @@ class WorkerMetrics:
             "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache."
         )
         self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
-        self._image_queries = self._counter("vllm:mm_cache_queries", "Images of requests that began to run.")
-        self._image_hits = self._counter("vllm:mm_cache_hits", "Images of these that were not encoded anew.")
+        self._image_queries = self._counter(
+            "vllm:mm_cache_queries", "Images, steps of videos and sounds of requests that began to run."
+        )
+        self._image_hits = self._counter("vllm:mm_cache_hits", "Those of these that were not encoded anew.")
         self._preemptions = self._counter("vllm:num_preemptions", "Times that a running request had to wait again.")
         self._drafts = self._counter("vllm:spec_decode_num_drafts", "Passes that a sequence had drafts in.")
         self._draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Tokens of drafts.")

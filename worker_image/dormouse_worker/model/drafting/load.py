@@ -38,8 +38,9 @@ def load_draft(settings: EngineSettings, device: Device, target: LoadedModel) ->
     Raises what `load` raises, of the draft model, and InvalidSettings where they do not go together.
     """
     if target.tower is not None:
+        read = target.tower.family.noun.several
         raise InvalidSettings(
-            "speculation_method is draft, and the model reads images, which draft models do not; use suffix, or off"
+            f"speculation_method is draft, and the model reads {read}, which draft models do not; use suffix, or off"
         )
     with named(settings.speculation_model):
         wanted = as_directory(draft_settings(settings, target.max_model_len))

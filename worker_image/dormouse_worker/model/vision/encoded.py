@@ -87,8 +87,9 @@ class EncodedImages:
         try:
             self._rows[image.digest] = ahead.pieces.finish() if ahead and is_under_way else tower.encode(image)
         except Exception as error:
-            logger.warning("an image of %d rows cannot be encoded", image.num_rows, exc_info=True)
-            news.unreadable[image.digest] = f"an image cannot be encoded: {error}"
+            what = tower.family.noun.one
+            logger.warning("%s of %d rows cannot be encoded", what, image.num_rows, exc_info=True)
+            news.unreadable[image.digest] = f"{what} cannot be encoded: {error}"
             self._rows[image.digest] = torch.zeros(
                 image.num_rows, tower.row_size, dtype=tower.dtype, device=tower.device
             )

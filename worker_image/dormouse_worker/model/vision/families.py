@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.images import IMAGES, SOUNDS, Noun
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.files.speech_files import FRAMES_A_POSITION
@@ -35,6 +36,7 @@ class VisionFamily:
     is_whole: bool = False  # an image's tokens see each other: they are computed in one pass
     features: Features = image_rows
     keeps_all_logits: bool = False  # transformers' class has no logits_to_keep: its language model computes alone
+    noun: Noun = IMAGES  # what its encoder reads
 
 
 def _square(config: Any, *shape: int) -> torch.Tensor:
@@ -100,7 +102,7 @@ FAMILIES: Mapping[str, VisionFamily] = MappingProxyType(
         "llava_onevision": VisionFamily(_tiles_of_one),
         "mistral3": VisionFamily(_sized_picture),
         "qwen2_5_vl": VisionFamily(_patches, has_grids=True),
-        "qwen2_audio": VisionFamily(_whole_window, features=sound_rows, keeps_all_logits=True),
+        "qwen2_audio": VisionFamily(_whole_window, features=sound_rows, keeps_all_logits=True, noun=SOUNDS),
         "qwen2_vl": VisionFamily(_patches, has_grids=True),
         "qwen3_vl": VisionFamily(_patches, has_grids=True),
         "qwen3_vl_moe": VisionFamily(_patches, has_grids=True),
@@ -125,7 +127,7 @@ def check_vision(config: Any, settings: EngineSettings, layout: Layout) -> None:
     ):
         if value != allowed:
             raise InvalidSettings(
-                f"{name} is {value}, and so far nothing of that goes with a model that reads images "
+                f"{name} is {value}, and so far nothing of that goes with a model that reads {what_is_read(config)} "
                 f"({config.model_type}); set it to {allowed}"
             )
 
@@ -147,13 +149,19 @@ def check_weights(config: Any, settings: EngineSettings) -> None:
     """Raise InvalidSettings for weights that are not compared with transformers' where a model reads images."""
     if settings.load_format == "sharded_state":
         raise InvalidSettings(
-            f"load_format is sharded_state, and {config.model_type} reads images, of which no shards are kept; set auto"
+            f"load_format is sharded_state, and {config.model_type} reads {what_is_read(config)}, of which no shards "
+            "are kept; set auto"
         )
     if getattr(config, "quantization_config", None) is not None:
         raise InvalidSettings(
-            f"config.json says that the weights are quantized, and {config.model_type} reads images, which is not "
-            "combined; use the model's plain weights"
+            f"config.json says that the weights are quantized, and {config.model_type} reads {what_is_read(config)}, "
+            "which is not combined; use the model's plain weights"
         )
+
+
+def what_is_read(config: Any) -> str:
+    """Return what the encoder of such a model reads, for messages."""
+    return (family_of(config) or VisionFamily(_one_picture)).noun.several
 
 
 def image_merge(config: Any) -> int:

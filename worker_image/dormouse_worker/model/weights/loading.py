@@ -33,6 +33,7 @@ from dormouse_worker.model.quantized.stored import StoredSource
 from dormouse_worker.model.quantized.stored_config import plain_config, read_kind
 from dormouse_worker.model.quantized.stored_kinds import StoredKind
 from dormouse_worker.model.quantized.stored_plan import keep_saved, plan_stored
+from dormouse_worker.model.vision.families import what_is_read
 from dormouse_worker.model.weights.dtypes import DTYPES, choose_dtype
 from dormouse_worker.model.weights.dummy import DummySource
 from dormouse_worker.model.weights.kind import GENERATES, SEES, ModelKind
@@ -100,7 +101,7 @@ def load_weights(
     config = plain_config(config) if packs_experts or stored_kind is not None else config
     is_stored = getattr(config, "quantization_config", None) is not None
     check_quantization(settings, layout, is_stored=is_stored, can_round=kind.rounds is not None)
-    check_cache_dtype(settings, generates=kind is GENERATES, sees=kind is SEES)
+    check_cache_dtype(settings, generates=kind is GENERATES, read=what_is_read(config) if kind is SEES else "")
     keeps_bits = kind is GENERATES and _has_kernels(settings, device)
     plan = _plan(config, settings, files, layout, kind, _StoredAs(stored_kind, keeps_bits, packs_experts))
     if keeps_bits:
