@@ -161,7 +161,7 @@ class FakeEngine:
         if token in sampling.stop_token_ids and count + 1 > sampling.min_tokens:
             reason = "stop"
         if reason:
-            del self._requests[key]
+            del self._requests[key], self._counts[key]
         logprobs = None if sampling.logprobs is None else [_fake_logprobs(-0.5, sampling)]
         return TokenOutput(key, [token], reason, logprobs, 0.25, 0.5, self.script.cached_tokens)
 

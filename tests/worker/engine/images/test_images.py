@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from dormouse_worker.engine.testing import make_add
+from tests.objects import num_objects
 from tests.worker.engine.engine_kit import finish
 from tests.worker.engine.images.gallery import Gallery
 
@@ -269,3 +270,20 @@ def test_a_reset_forgets_rows_that_nobody_needs(gallery):
     gallery.add("b", [[3], (1, 6), [1]])
     gallery.run()
     assert gallery.encoded == [1, 2, 1]
+
+
+def objects_behind(gallery, numbers):
+    """Ask about these images one after another; return how many objects there are then."""
+    for number in numbers:
+        gallery.add(str(number), [[1], (number, 6), [2, 3]])
+        gallery.run()
+        gallery.executor.batches.clear()
+        gallery.executor.calls.clear()
+    return num_objects()
+
+
+def test_an_image_that_is_gone_leaves_no_object_behind(tmp_path):
+    """Once blocks and room for rows are full, an engine has as many objects behind each further image."""
+    gallery = Gallery(tmp_path, num_blocks=10)
+    _, warm, then = (objects_behind(gallery, range(start, start + 80)) for start in (1, 81, 161))
+    assert then - warm < 80, "not one of each image"

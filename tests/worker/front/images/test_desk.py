@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 from dormouse_api.status import CallError
 from dormouse_worker.files.vision_files import VisionSpec
 from dormouse_worker.front.images.desk import ImageDesk
-from dormouse_worker.front.images.files import ImageFiles, Key, NoRoom, ProcessedImage
+from dormouse_worker.front.images.files import MOST_FILES, ImageFiles, Key, NoRoom, ProcessedImage
 from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.images.making import ImageRefused
 from dormouse_worker.front.images.placeholders import ImageFacts
+from tests.objects import num_objects
 from tests.waiting import until
 from tests.worker.front.images.kit import encoded, picture
 
@@ -225,4 +226,26 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
         files.add(Key("", b"e"), ProcessedImage(tmp_path / "e", 1, b"", ImageFacts({})))
     with pytest.raises(NoRoom):
         files.check_room()
+    files.check_integrity()
+
+
+def known_after(files, folder, numbers):
+    """Add an image of each number; return how many objects there are then."""
+    for number in numbers:
+        facts = ImageFacts({"pixel_values": [1, 3, number]}, {"grid": [number]})
+        image = ProcessedImage(folder / f"{number}.safetensors", 1, number.to_bytes(32, "big"), facts)
+        files.add(Key(f"{number}", number.to_bytes(32, "big")), image)
+    return num_objects()
+
+
+def test_small_images_are_kept_by_number_and_no_object_stays_of_others(tmp_path):
+    """Files of some bytes never fill the room for files, but what is known of them would fill the front."""
+    files = ImageFiles(1 << 30)
+    warm, then = (known_after(files, tmp_path, range(start, start + 2 * MOST_FILES)) for start in (0, 2 * MOST_FILES))
+    assert then - warm < MOST_FILES, "not one of each image"
+    assert files.num_bytes == MOST_FILES
+    for number in range(3 * MOST_FILES, 4 * MOST_FILES):
+        assert files.take(Key(f"{number}", number.to_bytes(32, "big"))), "the newest stay"
+    known_after(files, tmp_path, range(10_000, 10_010))
+    assert files.num_bytes == MOST_FILES + 1, "those in use stay, whatever their number, and one that is new"
     files.check_integrity()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,6 +17,7 @@ from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.testing import VOCAB_SIZE, write_model
 from dormouse_worker.testing.fake_engine import Script
+from tests.objects import num_objects
 from tests.waiting import until
 from tests.worker.front.images.kit import encoded, picture
 
@@ -172,3 +174,23 @@ async def test_nothing_is_left_when_the_front_ends(open_house, eyes_path):
         folder = desk(house).folder
         assert any(folder.iterdir())
     assert not folder.exists()
+
+
+ROUND = 25  # images
+
+
+async def objects_behind(house, first):
+    """Ask about one image after another; return how many objects there are then, of which the fake keeps none."""
+    for number in range(first, first + ROUND):
+        await house.collect(chat("a", encoded(picture(40, 30, seed=number))))
+        house.engine.engine.received.clear()
+    return num_objects()
+
+
+async def test_an_image_that_is_gone_leaves_no_object_behind(open_house, eyes_path):
+    """Once the room for files is full, a front has as many objects behind each further image."""
+    async with open_house(SEES, path=eyes_path, images=replace(PATIENT, cache_bytes=100_000)) as house:
+        await desk(house).warm()
+        warm, then = [await objects_behind(house, number * ROUND) for number in range(4)][2:]
+        assert desk(house).files.num_bytes <= 100_000
+    assert then - warm < ROUND, "not one of each image"

@@ -1,6 +1,7 @@
 """Files of processed images in the memory's file system: which are in use, which are kept for the next question.
 
-Pure but for deleting. An image in use is never deleted; of the others those are that were used longest ago.
+Pure but for deleting. An image in use is never deleted; of the others those are that were used longest ago. What is
+known of one takes a kilobyte or two beside its file, which no budget of files counts: so their number has a limit, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 from dormouse_worker.common.images import IMAGES, Noun
 from dormouse_worker.front.images.placeholders import ImageFacts
+
+MOST_FILES = 256  # those in use may be more
 
 
 class Key(NamedTuple):
@@ -115,7 +118,7 @@ class ImageFiles:
 
     def _evict(self, down_to: int) -> None:
         for key in [key for key, image in self._known.items() if not image.num_users]:
-            if self.num_bytes <= down_to:
+            if self.num_bytes <= down_to and len(self._known) < MOST_FILES:
                 return
             image = self._known.pop(key)
             image.path.unlink(missing_ok=True)
