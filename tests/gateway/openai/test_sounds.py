@@ -2,8 +2,10 @@
 
 import base64
 
+import anthropic
 import openai
 import pytest
+from openai.types.responses import ResponseInputAudioParam
 
 from dormouse_api.limits import MAX_AUDIO_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 
@@ -61,4 +63,46 @@ async def test_there_are_only_so_many_and_they_are_called_sounds(client, worker)
     ):
         with pytest.raises(openai.BadRequestError, match=words):
             await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}])
+    assert worker.seen == []
+
+
+async def test_a_response_takes_sounds_as_openais_client_has_them(client, worker):
+    """Typed by the client's own class; their tokens are told as in a chat."""
+    worker.audio_tokens = 7
+    sound: ResponseInputAudioParam = {"type": "input_audio", "input_audio": {"data": TEXT, "format": "wav"}}
+    said = [{"type": "input_text", "text": "What?"}, sound]
+    told = await client.responses.create(model="tiny", input=[{"role": "user", "content": said}])
+    (turn,) = worker.seen[-1].request.chat.messages
+    assert [part.text or part.audio for part in turn.parts] == ["What?", SOUND]
+    assert told.usage.input_tokens_details.audio_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ([{"role": "user", "content": [as_input("***")]}], r"input\[0\].content\[0\].input_audio.data is no base64"),
+        ([{"role": "user", "content": [as_url(URL)]}], r"type is \"audio_url\"; allowed: .*\"input_audio\""),
+        (
+            [{"type": "function_call_output", "call_id": "1", "output": [as_input(TEXT)]}],
+            r"output\[0\].type is \"input_audio\"; allowed: ",
+        ),
+    ],
+    ids=["no base64", "vLLM's form", "of a function"],
+)
+async def test_sounds_that_a_response_does_not_take_are_named(client, worker, body, words):
+    """OpenAI's API has one form, in messages alone."""
+    with pytest.raises(openai.BadRequestError, match=words):
+        await client.responses.create(model="tiny", input=body)
+    assert worker.seen == []
+
+
+async def test_anthropics_api_has_no_sounds(claude, worker):
+    """They are refused by name, whatever they call themselves."""
+    for sound in (
+        as_input(TEXT),
+        {"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": TEXT}},
+    ):
+        kind = sound["type"]
+        with pytest.raises(anthropic.BadRequestError, match=rf'type is \\?"{kind}\\?"; allowed: .*image'):
+            await claude.messages.create(model="tiny", max_tokens=9, messages=[{"role": "user", "content": [sound]}])
     assert worker.seen == []

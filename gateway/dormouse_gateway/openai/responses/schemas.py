@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dormouse_api.limits import MAX_CHAT_MESSAGES, MAX_LOGPROBS, MAX_TOOLS
-from dormouse_gateway.openai.pictures import RESPONSES_IMAGE
+from dormouse_gateway.openai.pictures import CHAT_SOUND, RESPONSES_IMAGE
 from dormouse_gateway.openai.schema_kit import (
     BOOLEAN,
     FREE,
@@ -55,11 +55,12 @@ _PART = one_of(
 )
 _PARTS = array(_PART, MAX_CHAT_MESSAGES)
 _SHOWN = array(one_of(*_PART["anyOf"], RESPONSES_IMAGE), MAX_CHAT_MESSAGES)
+_SAID = array(one_of(*_PART["anyOf"], RESPONSES_IMAGE, CHAT_SOUND), MAX_CHAT_MESSAGES)
 _TURN = fields(
     {
         "type": {"enum": ["message"]},
         "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": one_of(text(), _SHOWN),
+        "content": one_of(text(), _SAID),
         "phase": or_null(text()),
         **_KEPT,
     },
