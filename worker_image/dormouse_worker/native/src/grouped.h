@@ -134,10 +134,18 @@ template <class A, class C>
   requires becomes_plain<C>
 struct Dot<A, C> : Dot<A, A> {};
 
+template <class C>
+INLINE void ask_ahead(const C *const *weights, int64_t at) {
+  UNROLL for (int j = 0; j < 4; j++)
+    UNROLL for (int64_t line = 0; line < (int64_t)sizeof(C) - 16; line += 64)
+      __builtin_prefetch((const char *)(weights[j] + at) + AHEAD_BYTES + line);
+}
+
 // Adds the products with a chunk of each of four weights to the sums: in the order that they would have as plain weights,
 // and side by side, for the additions of one wait for one another.
 template <class C>
 INLINE void add_chunks(floats *sums, const float *in, const C *const *weights, int64_t at) {
+  ask_ahead(weights, at);
 #pragma GCC unroll 16
   for (int column = 0; column < columns_of<C>; column += LANES) {
     floats row = load(in + column);
@@ -148,6 +156,7 @@ INLINE void add_chunks(floats *sums, const float *in, const C *const *weights, i
 template <class C>
 INLINE void add_chunks(floats *sums, const bf16 *in, const C *const *weights, int64_t at) {
   typedef Dot<bf16, bf16> D;
+  ask_ahead(weights, at);
   UNROLL for (int j = 0; j < 4; j++)
     halves_of(weights[j][at], [&](int column, __m512i x) __attribute__((always_inline)) {
       sums[j] = D::add(sums[j], D::left(in + column), x);

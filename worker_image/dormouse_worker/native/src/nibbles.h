@@ -101,13 +101,15 @@ INLINE ints partial_sums(const int8_t *in, const Chunk *weight, int64_t begin, i
   ints total{};
 #pragma GCC unroll 2
   for (int64_t k = begin; k < end; k += columns_of<Chunk>) {
+    const Chunk *chunk = weight + k / columns_of<Chunk>;
+    __builtin_prefetch((const char *)chunk + AHEAD_BYTES);
 #if defined(__AVX512VNNI__)
     __m512i first, second;
-    expand(weight[k / columns_of<Chunk>], first, second);
+    expand(*chunk, first, second);
     total = D::add(D::add(total, D::left(in + k), first), D::left(in + k + NIBBLE_GROUP), second);
 #else
     alignas(64) uint8_t numbers[columns_of<Chunk>];
-    expand(weight[k / columns_of<Chunk>], numbers);
+    expand(*chunk, numbers);
     UNROLL for (int64_t i = 0; i < columns_of<Chunk>; i += D::step)
       total = D::add(total, D::left(in + k + i), D::right(numbers + i));
 #endif

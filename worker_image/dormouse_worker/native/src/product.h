@@ -169,7 +169,9 @@ void multiply(const DmPool &pool, const A *in, int64_t rows, int64_t columns, co
     int64_t first = i / num_chunks * block, count = at_most(block, rows - first), vector = first / LANES;
     Block<A> some{in + first * columns, count, columns, packed + vector * packed_size<A>(columns),
                   num_vectors ? at_most(num_vectors - vector, count / LANES) : 0};
-    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, distance = tiles_ahead * TILE_WEIGHTS * (columns / columns_of<W>);  // decision 16
+    int64_t tiles_ahead = count > TILE_ROWS ? 2 : 1, next = tiles_ahead * TILE_WEIGHTS * (columns / columns_of<W>);
+    constexpr bool few_bits = columns_of<W> > 1 || sizeof(W) == 1;
+    int64_t distance = few_bits ? at_least(next, AHEAD_BYTES / (int64_t)sizeof(W)) : next;  // decision 16
     alignas(64) typename Dot<A, W>::Number products[(BLOCK_ROWS + LANES) * GROUP];
     for (int64_t g = begin; g < end; g++) {
       for (int j = 0; j < GROUP; j += TILE_WEIGHTS) {

@@ -35,7 +35,9 @@ struct Requests {
 
   INLINE void fetch(int64_t k) const {
     if (k % LINE) return;
-    for (int64_t j = first; j < last; j++) __builtin_prefetch(read[j] + k / columns_of<W> + distance, 0, 2);
+    for (int64_t j = first; j < last; j++)
+      UNROLL for (int64_t line = 0; line == 0 || line < (int64_t)sizeof(W) - 16; line += 64)
+        __builtin_prefetch((const char *)(read[j] + k / columns_of<W> + distance) + line, 0, 2);
   }
 };
 struct Nothing {

@@ -71,9 +71,17 @@ INLINE void put(bf16 *at, float x) {
   at->bits = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
 }
 
-// Whole numbers of 8 bits as lanes, and such lanes as 8 bits. With AVX2, GCC takes these short vectors apart, number by
-// number, unless it is told how.
-#if LANES == 8
+// How far ahead of its sums a loop asks for weights of few bits. What is looked up for each line of them fills the window
+// in which a core begins loads by itself (decision 16).
+constexpr int64_t AHEAD_BYTES = 8192;
+
+// Whole numbers of 8 bits as lanes, and such lanes as 8 bits. GCC takes these short vectors apart, number by number, unless
+// it is told how.
+#if LANES == 16
+INLINE ints widened(const int8_t *at) { return (ints)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)); }
+INLINE ints widened(const uint8_t *at) { return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at)); }
+INLINE void narrow(int8_t *at, ints x) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)x)); }
+#elif LANES == 8
 INLINE ints widened(const int8_t *at) { return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)); }
 INLINE ints widened(const uint8_t *at) { return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at)); }
 INLINE void narrow(int8_t *at, ints x) {
