@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from tools.bootstrap import cache_root, machine_lock
 from tools.train_model import library_sources, train_tokenizer
 
 Dtype = Literal["fp32", "bf16"]
-ModelType = Literal["llama", "qwen2"]
+ModelType = Literal["llama", "qwen2", "qwen3"]
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
 SEED = 1234
 
@@ -62,11 +62,13 @@ SHAPES = {
     # 494 M parameters, of Qwen2.5-0.5B's shape
     "q05": Shape(896, 24, 14, 2, 4864, 151936, tie_word_embeddings=True, model_type="qwen2"),
 }
+FURTHER = {"small-qwen3": replace(SHAPES["small"], model_type="qwen3")}  # no benchmark's unless it names them
+_ALL = SHAPES | FURTHER
 
 
 def model_dir(name: str, dtype: Dtype = "fp32") -> Path:
     """Return where a model is kept; the name changes with its shape, this file and the interpreter's library."""
-    parts = (repr(SHAPES[name]), sys.version, Path(__file__).read_text("utf-8"))
+    parts = (repr(_ALL[name]), sys.version, Path(__file__).read_text("utf-8"))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     return cache_root() / "models" / f"bench-{name}-{dtype}-{digest}"
 
@@ -85,9 +87,9 @@ def _make(name: str, dtype: Dtype) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tokenizer = train_tokenizer(library_sources(), min(SHAPES[name].vocab_size, MOST_TOKENIZER_ENTRIES))
+    tokenizer = train_tokenizer(library_sources(), min(_ALL[name].vocab_size, MOST_TOKENIZER_ENTRIES))
     torch.manual_seed(SEED)
-    model = _untrained(SHAPES[name])
+    model = _untrained(_ALL[name])
     spread_weights(model)
     final = model_dir(name, dtype)
     building = final.with_name(final.name + ".partial")
@@ -100,12 +102,15 @@ def _make(name: str, dtype: Dtype) -> None:
 
 
 def _untrained(shape: Shape) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     sizes: dict[str, Any] = {name: size for name, size in asdict(shape).items() if name != "model_type"}
     ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     if shape.model_type == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(**sizes, **ids))
+    if shape.model_type == "qwen3":
+        head_dim = shape.hidden_size // shape.num_attention_heads
+        return Qwen3ForCausalLM(Qwen3Config(head_dim=head_dim, **sizes, **ids))
     return LlamaForCausalLM(LlamaConfig(**sizes, **ids))
 
 
@@ -129,12 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: both")
     parser.add_argument(
-        "names", nargs="*", default=list(SHAPES), metavar="NAME", help="tiny, small, q05 (default: all)"
+        "names", nargs="*", default=list(SHAPES), metavar="NAME", help=f"{', '.join(_ALL)} (default: {', '.join(SHAPES)})"
     )
     flags = parser.parse_args()
     for name in flags.names:
-        if name not in SHAPES:
-            parser.error(f"model is {name!r}; known are {', '.join(SHAPES)}")
+        if name not in _ALL:
+            parser.error(f"model is {name!r}; known are {', '.join(_ALL)}")
         for dtype in flags.dtype:
             print(ensure_model(name, dtype))
 
