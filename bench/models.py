@@ -134,7 +134,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: both")
     parser.add_argument(
-        "names", nargs="*", default=list(SHAPES), metavar="NAME", help=f"{', '.join(_ALL)} (default: {', '.join(SHAPES)})"
+        "names",
+        nargs="*",
+        default=list(SHAPES),
+        metavar="NAME",
+        help=f"{', '.join(_ALL)} (default: {', '.join(SHAPES)})",
     )
     flags = parser.parse_args()
     for name in flags.names:

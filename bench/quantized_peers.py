@@ -42,7 +42,7 @@ from bench.quantized import (
 )
 from bench.race import cores_of
 from bench.replies import tokens_per_s, tpot_ms, ttft_ms
-from bench.results import Goal, RatioAtLeast, RatioAtMost, Row
+from bench.results import PICTURES, Goal, RatioAtLeast, RatioAtMost, Row
 from bench.sleep_picture import Bar, draw
 from tools.demo_model import demo_model_dir
 from tools.train_model import Recipe
@@ -97,7 +97,7 @@ def _speed(options: Options, console: Console) -> Iterator[Row]:
         )
         wide = laps_of({**ours, **openvino}, [requests_of("W4", MODEL, rep, options) for rep in rounds], console)
     if options.results_dir:
-        (options.results_dir / "quantized.svg").write_text(draw_answers(alone), "utf-8")
+        ((options.out or PICTURES) / "quantized.svg").write_text(draw_answers(alone), "utf-8")
     yield from alone_rows(alone)
     yield from wide_rows(wide)
 

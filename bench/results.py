@@ -24,6 +24,7 @@ from rich.table import Table
 from tools.bootstrap import ROOT
 
 RESULTS_DIR = ROOT / "bench" / "results"
+PICTURES = ROOT / "docs" / "pictures"  # of measurements that a page shows
 DIGITS = 4  # significant ones; more is noise
 OTHERS_ROWS = {"gateway": ("lost or duplicated", "SIGKILL of")}  # how rows of `make e2e-ladder` in a result begin
 

@@ -37,7 +37,7 @@ from bench.draft_pair import make_pair
 from bench.helpers import Helper
 from bench.models import ensure_model
 from bench.options import Measure, Options, main
-from bench.results import AtLeast, AtMost, Goal, RatioAtLeast, Row
+from bench.results import PICTURES, AtLeast, AtMost, Goal, RatioAtLeast, Row
 from bench.speculation_cases import CASES, END_OF_TURN, Case, prompt_of
 from bench.speculation_picture import draw
 from bench.step_cost import measure_drafted_step_ms
@@ -56,7 +56,6 @@ LONG_TOKENS, NUM_PROPOSALS, VOCABULARY = 32_768, 2_000, 500
 STEP_DRAFTS = 4
 GRID_SEQS, GRID_SHARES = (1, 4, 16, 48), (0.0, 0.5, 0.8, 0.95, 1.0)
 DRAFTED_TOKENS = 64
-PICTURES = ROOT / "docs" / "pictures"
 CAMPAIGN = ROOT / "tests" / "records" / "drafts.json"
 _QUESTIONS = [*zip(QUESTIONS, ("read", "close", "parse", "open_file"), strict=False)]
 PAIRS = 3  # for each of the repetitions asked for
