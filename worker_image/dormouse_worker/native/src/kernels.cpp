@@ -76,7 +76,8 @@ void multiply_rows(const DmPool *pool, int64_t dtype, const float *in, const DmL
     return multiply_numbers<float>(*pool, in, *map, out, rows, columns, num_outputs);
   if (is_of_numbers(map->format)) return multiply_numbers<bf16>(*pool, in, *map, out, rows, columns, num_outputs);
   if (dtype == DM_FLOAT32) return multiply_as<float, float>(*pool, in, *map, out, rows, columns, num_outputs);
-  if (!multiplies_halves(rows)) return multiply_as<float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
+  if (map->format == DM_MXFP4 || !multiplies_halves(rows))
+    return multiply_as<float, bf16>(*pool, in, *map, out, rows, columns, num_outputs);
 #if defined(__AVX512BF16__)
   bf16 *rounded = (bf16 *)malloc(rows * columns * sizeof(bf16));
   for (int64_t i = 0; i < rows * columns; i++) put(rounded + i, in[i]);
