@@ -141,10 +141,11 @@ def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
         ({**DRAFT, "pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; a draft model"),
         ({**DRAFT, "num_speculative_tokens": 65}, "num_speculative_tokens is 65"),
         ({**DRAFT, "max_num_seqs": 1}, "max_num_seqs of at least 2, not 1"),
+        ({**DRAFT, "speculation_method": "eagle", "enable_lora": True}, "enable_lora is set, and speculation_method"),
     ],
 )
 def test_a_draft_model_that_cannot_be_is_refused_by_name(fields, named):
-    check_settings(EngineSettings(model="m", **DRAFT))
+    check_settings(EngineSettings(model="m", **DRAFT, enable_lora=True))
     with pytest.raises(InvalidSettings) as refused:
         check_settings(EngineSettings(model="m", **fields))
     assert named in str(refused.value)

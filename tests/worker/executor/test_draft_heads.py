@@ -185,7 +185,7 @@ def test_where_it_does_not_come_back_the_model_serves_without_and_says_so(tiny_m
 def test_a_pass_of_it_that_raises_costs_its_drafts_only(tiny_model, heads, truth, monkeypatch):
     asking = ask(tiny_model, heads["taught"])
     drafter = asking.rank.controller._executor._wrapper._worker._allocation._runner._drafter
-    compute, calls = drafter._compute, []
+    compute, calls = drafter._passes._compute, []
 
     def fail_now_and_then(*arguments):
         calls.append(1)
@@ -193,7 +193,7 @@ def test_a_pass_of_it_that_raises_costs_its_drafts_only(tiny_model, heads, truth
             raise RuntimeError("boom")
         return compute(*arguments)
 
-    monkeypatch.setattr(drafter, "_compute", fail_now_and_then)
+    monkeypatch.setattr(drafter._passes, "_compute", fail_now_and_then)
     said, told = asking.say(ASKED[:3])
     assert said == truth[:3]
     assert len(calls) > 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dormouse_worker.model.testing_vision import write_tiny_vision_model
 from tests.worker.executor import draft_kit
 from tests.worker.executor.draft_kit import change_config, change_weights
 from tests.worker.executor.sleeping_rank import SleepingRank
@@ -46,10 +47,10 @@ def foreign(weights):
     weights["d2t"][-1] = 260
 
 
-def refusal(directory, head, **settings):
+def refusal(directory, head, worker="no torch", **settings):
     rank = SleepingRank(
         directory,
-        "no torch",
+        worker,
         keeps=False,
         starts=False,
         speculation_method="eagle",
@@ -110,14 +111,21 @@ def test_so_is_what_is_wrong_with_one_of_eagles_third_kind(tiny_model, third, tm
     assert status.failure_reason == reason
 
 
-def test_quantized_weights_and_one_that_is_gone_are_refused(tiny_model, ignorant, tmp_path):
-    status = refusal(tiny_model, ignorant, quantization="int8")
+@pytest.mark.parametrize("worker", ["no torch", "cpu"])
+def test_quantized_weights_and_one_that_is_gone_are_refused(tiny_model, ignorant, tmp_path, worker):
+    status = refusal(tiny_model, ignorant, worker, quantization="int8")
     assert "quantization is int8, and speculation_method is eagle" in status.failure_message
-    status = refusal(tiny_model, tmp_path / "gone")
+    status = refusal(tiny_model, tmp_path / "gone", worker)
     assert (status.failure_reason, "gone" in status.failure_message) == ("ModelNotFound", True)
 
 
-def test_one_that_finds_no_room_is_named_with_its_bytes(tiny_model, ignorant):
-    status = refusal(tiny_model, ignorant, memory_limit_bytes=32 << 20)
+def test_a_model_that_reads_images_is_refused(third, tmp_path):
+    sees = write_tiny_vision_model(tmp_path / "sees", "llava")
+    assert "the model reads images, which heads do not" in refusal(sees, third, "cpu").failure_message
+
+
+@pytest.mark.parametrize("worker", ["no torch", "cpu"])
+def test_one_that_finds_no_room_is_named_with_its_bytes(tiny_model, ignorant, worker):
+    status = refusal(tiny_model, ignorant, worker, memory_limit_bytes=32 << 20)
     assert status.failure_reason == "InsufficientMemory"
     assert "draft model's weights" in status.failure_message

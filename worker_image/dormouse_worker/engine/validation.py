@@ -92,6 +92,11 @@ def _check_draft_model(settings: EngineSettings) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (size := getattr(settings, name)) > 1:
             raise InvalidSettings(f"{name} is {size}; a draft model (speculation_model) is beside one rank: set 1")
+    if settings.speculation_method == "eagle" and settings.enable_lora:
+        raise InvalidSettings(
+            "enable_lora is set, and speculation_method is eagle, whose heads know nothing of adapters: use draft, or "
+            "suffix"
+        )
 
 
 def _check_class(name: str, value: str, *, none: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.parallel.stages import send_stage
 from dormouse_worker.model.quantized.modules import computed_dtype
 from dormouse_worker.model.sleep import SleepPart
+from dormouse_worker.model.states import KeptStates, overheard
 from dormouse_worker.model.vision.placed import ImageRows, Seen, put_rows
 from dormouse_worker.model.vision.text_part import text_logits
 from dormouse_worker.model.vision.tower import ImageTower
@@ -74,10 +76,11 @@ class LoadedModel:
         positions: torch.Tensor,
         rows: torch.Tensor,
         images: Sequence[ImageRows] = (),
+        states: KeptStates | None = None,
     ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch: token_ids and positions [T], ascending rows that are wanted.
 
-        Positions in time, height and width are [3, T].
+        Positions in time, height and width are [3, T]. `states` keeps those of all rows for a head.
 
         In torch, by our own decoder or by transformers' module. Attention is answered by the forward context, in which
         every call must lie. What is not the last stage sends its hidden states to the next one instead, and returns
@@ -86,7 +89,7 @@ class LoadedModel:
         seen = self.see(token_ids, images) if images else None
         lean = self._ready()
         if lean is not None:
-            return lean.forward(token_ids, positions, rows, seen)
+            return lean.forward(token_ids, positions, rows, seen, states)
         begins = {"input_ids": token_ids[None]} if seen is None else {"inputs_embeds": seen.embedded[None]}
         arguments = {**begins, "position_ids": positions[..., None, :], "use_cache": False}
         if not self.layout.is_last_stage:
@@ -94,7 +97,8 @@ class LoadedModel:
         deep = None if seen is None else seen.deep
         if deep is not None or (self.tower is not None and self.tower.family.keeps_all_logits):
             return text_logits(self.module, arguments, rows, deep)
-        logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
+        with nullcontext() if states is None else overheard(self.module, states):
+            logits: torch.Tensor = self.module(**arguments, logits_to_keep=rows).logits[0]
         return logits
 
     @property

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import torch
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.adapters.given_keys import give_keys
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
-from dormouse_worker.model.conclusion import Conclusion
+from dormouse_worker.model.conclusion import Answer, Conclusion
 from dormouse_worker.model.constraints import Stuck
-from dormouse_worker.model.drafting.drafter import Drafter
 from dormouse_worker.model.forward.choose import ForwardPaths
 from dormouse_worker.model.forward.in_torch import TorchForward
 from dormouse_worker.model.graphs import DecodeGraphs
@@ -28,8 +28,19 @@ from dormouse_worker.model.sampling.answers import Answers, choose_on_device
 from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
+from dormouse_worker.model.states import KeptStates
 from dormouse_worker.model.vision.encoded import EncodedImages
 from dormouse_worker.model.vision.placed import ImageRows
+
+
+class Proposer(Protocol):
+    """Who proposes what comes behind a pass."""
+
+    def follow(self, batch: Batch) -> None:
+        """Take what a batch brings, behind the sequences and before anything is computed."""
+
+    def propose(self, batch: Batch, output: ModelOutput) -> Proposals | None:
+        """Return drafts behind what a pass has said and the sequences have taken; None = nobody wanted any."""
 
 
 class LateAnswer:
@@ -84,10 +95,10 @@ class ModelRunner:
             image_merge=model.image_merge,
             images_are_whole=model.images_are_whole,
         )
-        answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
-        self._conclusion = Conclusion(self._input, answers.answer, notes=model.layout.world_size == 1)
+        self._answers = Answers(NativeSampler(backend.kernels) if isinstance(backend, NativeBackend) else None)
+        self._conclusion = Conclusion(self._input, self._answers.answer, notes=model.layout.world_size == 1)
         self._images = EncodedImages(model.tower)
-        self._drafter: Drafter | None = None
+        self._drafter: Proposer | None = None
         self._promised: PromisedTokens | None = None
         self._late: list[LateAnswer] = []  # to passes that did not promise every token
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
@@ -99,12 +110,16 @@ class ModelRunner:
         """See `Conclusion.bind_by`."""
         self._conclusion.bind_by(grammars, expects_drafts=expects_drafts)
 
-    def draft_by(self, make_drafter: Callable[[InputBatch], Drafter]) -> None:
+    def read_along(self, states: KeptStates) -> None:
+        """From now on leave each pass's states there; before the first pass."""
+        self._paths = self._paths.read_along(states)
+
+    def draft_by(self, make_drafter: Callable[[InputBatch, Answer], Proposer]) -> None:
         """From now on propose drafts where they are wanted; only where tokens are known when a pass has been computed.
 
-        Who makes the drafter gets the sequences that it goes on from.
+        Who makes the drafter gets the sequences that it goes on from, and who answers logits.
         """
-        self._drafter = make_drafter(self._input)
+        self._drafter = make_drafter(self._input, self._answers.answer)
 
     def close(self) -> None:
         """Drop the images, and one that is half encoded; the runner is not used again."""

@@ -1,4 +1,4 @@
-"""Which worker computes a model: with torch or without, and what the one without alone can do."""
+"""Which worker computes a model: with torch or without, and which ones compute heads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,15 @@ def test_a_head_is_computed_without_torch(tiny_model, way):
     assert choose_worker(settings, {}, check_model_files(tiny_model, "auto")) == BARE_CLASS
 
 
-@pytest.mark.parametrize("way", [{"engine_runtime": "torch"}, {"enable_lora": True}, {"attention_backend": "sdpa"}])
-def test_a_head_is_refused_where_torch_computes_and_what_asks_for_that_is_named(tiny_model, way):
-    settings, (name,) = make_settings(tiny_model, **EAGLE, **way), way
-    with pytest.raises(InvalidSettings) as refused:
-        choose_worker(settings, {}, check_model_files(tiny_model, "auto"))
-    assert "speculation_method is eagle" in str(refused.value)
-    assert f"{name} asks for it" in str(refused.value)
+@pytest.mark.parametrize("way", [{"engine_runtime": "torch"}, {"model_impl": "transformers"}])
+def test_and_with_torch_where_that_computes_its_model(tiny_model, way):
+    settings = make_settings(tiny_model, **EAGLE, **way)
+    assert choose_worker(settings, {}, check_model_files(tiny_model, "auto")) == WORKER_CLASSES["cpu"]
 
 
-def test_a_class_of_ones_own_is_asked_whether_it_computes_heads(tiny_model):
-    with_torch = WORKER_CLASSES["cpu"]
-    settings = make_settings(tiny_model, **EAGLE, worker_cls=with_torch)
-    assert choose_worker(settings, {}, check_model_files(tiny_model, "auto")) == with_torch
-    with pytest.raises(InvalidSettings, match=rf"worker_cls is '{with_torch}', which computes no heads"):
-        import_worker(settings, with_torch, is_quantized=False)
-    assert import_worker(settings, BARE_CLASS, is_quantized=False).has_heads
+def test_a_class_is_asked_whether_it_computes_heads_and_gpus_do_not(tiny_model):
+    settings, on_gpu = make_settings(tiny_model, **EAGLE), WORKER_CLASSES["cuda"]
+    with pytest.raises(InvalidSettings, match=rf"the worker's class is '{on_gpu}', which computes no heads"):
+        import_worker(settings, on_gpu, is_quantized=False)
+    for with_heads in (BARE_CLASS, WORKER_CLASSES["cpu"]):
+        assert import_worker(settings, with_heads, is_quantized=False).has_heads

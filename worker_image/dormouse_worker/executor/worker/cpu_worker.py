@@ -9,6 +9,8 @@ from dormouse_worker.model.device.cpu import CpuDevice
 class CpuWorker(RankWorker):
     """A `RankWorker` on the CPU."""
 
+    has_heads = True
+
     def make_device(self) -> CpuDevice:
         """See `DeviceWorker`."""
         return CpuDevice(self.host)

@@ -7,13 +7,14 @@ from pathlib import Path
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.bare.loader import BareModel
 from dormouse_worker.model.bare.runner import BareRunner
+from dormouse_worker.model.conclusion import Answer
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.drafting.dispensable import Dispensable
-from dormouse_worker.model.drafting.head_drafter import Answer, HeadDrafter
+from dormouse_worker.model.drafting.head import NativePasses, beside, join
+from dormouse_worker.model.drafting.head_drafter import HeadDrafter
 from dormouse_worker.model.drafting.load_head import load_head
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.scratch import Scratch
 from dormouse_worker.native.library import Kernels
 
 
@@ -24,8 +25,9 @@ class DraftHead:
         """Load it. Raises as `load_head`. `target` is how the model is to be used from now on."""
         self._name, self._directory = settings.speculation_model, Path(settings.speculation_model)
         self._layer = len(target.cache_spec.layers)
-        self.target, self._head = load_head(settings, device, target, kernels)
-        self.sleep_part = Dispensable(self._head.parts.weights)
+        self._loaded = load_head(settings, device, beside(target))
+        self.target, self._head = join(target, self._loaded, kernels)
+        self.sleep_part = Dispensable(self._loaded.weights)
 
     def __repr__(self) -> str:
         return f"DraftHead({self._name}, {self.sleep_part!r})"
@@ -40,26 +42,27 @@ class DraftHead:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of its weights."""
-        return self._head.parts.weights_bytes
+        return self._loaded.weights_bytes
 
     @property
     def facts(self) -> tuple[object, ...]:
         """Return what its part of a block depends on. Raises OSError."""
         config = (self._directory / "config.json").read_bytes()
-        return config, sorted(self._head.parts.weights.checksums.items())
+        return config, sorted(self._loaded.weights.checksums.items())
 
     def attach(self, runner: BareRunner, cache: KVCache) -> None:
         """Let a runner over this cache propose what the head says."""
-        part = cache.part(self._layer)
+        scratch = self._head.read_scratch()
+        passes = NativePasses(self._head, cache.part(self._layer), scratch)
 
-        def make_drafter(sequences: InputBatch, scratch: Scratch, answer: Answer) -> HeadDrafter:
-            return HeadDrafter(self._head, part, sequences, scratch, answer, is_there=self._is_there)
+        def make_drafter(sequences: InputBatch, answer: Answer) -> HeadDrafter:
+            return HeadDrafter(passes, sequences, answer, is_there=self._is_there)
 
-        runner.draft_by(make_drafter, self._head.read_scratch())
+        runner.draft_by(make_drafter, scratch)
 
     def _is_there(self) -> bool:
         return not self.sleep_part.lost
 
     def close(self) -> None:
         """Give the memory back."""
-        self._head.parts.weights.close()
+        self._loaded.weights.close()

@@ -8,6 +8,7 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch
 from dormouse_worker.executor.worker import setup
 from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.conclusion import Answer
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.drafting.dispensable import Dispensable
 from dormouse_worker.model.drafting.drafter import MAX_HOLE_TOKENS, Drafter
@@ -26,7 +27,7 @@ from dormouse_worker.model.sampling.native_sampler import NativeSampler
 
 
 class DraftModel:
-    """Owns the draft model's weights; its keys and values lie in the target's cache, behind the target's own."""
+    """Implements `setup.Draft`. Owns the draft model's weights; its keys and values lie behind the target's."""
 
     def __init__(self, settings: EngineSettings, device: Device, target: LoadedModel) -> None:
         """Load it. Raises as `load_draft`. `target` is how the model is to be used from now on."""
@@ -52,6 +53,11 @@ class DraftModel:
         """Return the bytes of its weights."""
         return self._model.weights_bytes
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """See `Draft`: nothing of it is kept."""
+        return ()
+
     def attach(self, runner: ModelRunner, cache: KVCache, host_cache: KVCache) -> None:
         """Let a runner over these caches propose what this model says."""
         forward = TorchForward(self._model, cache.part(self._first_layer))
@@ -60,20 +66,20 @@ class DraftModel:
             native = NativeSampler(self._backend.kernels)
         most = min(MAX_HOLE_TOKENS, self._settings.max_num_batched_tokens)
 
-        def make_drafter(sequences: InputBatch) -> Drafter:
+        def make_drafter(sequences: InputBatch, answer: Answer) -> Drafter:
+            del answer  # it has a sampler of its own
             reach = self._reach = Reach(cache.num_blocks, host_cache.num_blocks, cache.spec.block_size, sequences)
             return Drafter(paths, Answers(native), sequences, reach, most, is_there=lambda: not self.sleep_part.lost)
 
         runner.draft_by(make_drafter)
 
-    def run(self, batches: Sequence[Batch], cache: KVCache, host_cache: KVCache) -> ModelRunner:
-        """Run batches of a profile as if they were the target's; return who did, which holds what it took."""
+    def run(self, batches: Sequence[Batch], cache: KVCache, host_cache: KVCache) -> None:
+        """See `Draft`: all batches, as if they were the target's."""
         part = cache.part(self._first_layer)
         model, most = self._model.for_profile(), self._settings.max_num_seqs
         runner = ModelRunner(model, part, host_cache, self._backend, max_num_seqs=most, communicator=ALONE)
         for batch in batches:
             runner.execute(without_soft_prompts(batch))
-        return runner
 
     def part_of_target(self, cache: KVCache) -> KVCache:
         """Return what the target alone has in a cache: as much as outlives it."""

@@ -20,7 +20,7 @@ from dormouse_worker.executor.worker import setup
 from dormouse_worker.executor.worker.allocation import Allocation
 from dormouse_worker.executor.worker.barrier import RankBarrier
 from dormouse_worker.executor.worker.decode_recorder import DecodeRecorder
-from dormouse_worker.executor.worker.draft_model import DraftModel
+from dormouse_worker.executor.worker.drafting import load_draft
 from dormouse_worker.executor.worker.golden_check import GoldenCheck
 from dormouse_worker.executor.worker.memory_errors import memory_errors
 from dormouse_worker.executor.worker.model_worker import ModelWorker
@@ -60,7 +60,7 @@ class RankWorker(ModelWorker):
         self._backend: AttentionBackend | None = None
         self._allocation: Allocation | None = None
         self._golden: GoldenCheck | None = None
-        self._draft: DraftModel | None = None
+        self._draft: setup.Draft | None = None
         self._grammars = Grammars(settings.model_path / "tokenizer.json") if self.layout.samples else None
         self._recorder = DecodeRecorder(settings, self.layout, self.make_graph_maker)
 
@@ -91,8 +91,8 @@ class RankWorker(ModelWorker):
     def load_model(self) -> None:
         """See `WorkerBase`."""
         super().load_model()
-        if self.settings.speculation_method == "draft":
-            self._draft = DraftModel(self.settings, self.device, self._loaded())
+        self._draft = load_draft(self.settings, self.device, self._loaded())
+        if self._draft is not None:
             self._model = self._draft.target
         model = self._loaded()
         self._backend = self._select_backend(model)
@@ -237,7 +237,7 @@ class RankWorker(ModelWorker):
     def _token_copier(self) -> TokenCopier | None:
         """Return the device's where this rank is alone: to those of a group tokens come with the next batch.
 
-        A draft model goes on from tokens that are known.
+        Who drafts goes on from tokens that are known.
         """
         return self.make_token_copier() if self.layout.world_size == 1 and self._draft is None else None
 
@@ -267,7 +267,7 @@ class RankWorker(ModelWorker):
         )
         if self._grammars is not None:
             runner.bind_by(self._grammars, expects_drafts=self.settings.max_draft_tokens > 0)
-        if self._draft is not None and model is None:
+        if self._draft is not None:
             self._draft.attach(runner, cache, host_cache)
         return runner
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.tasks import POOLING
 from dormouse_worker.executor.worker.wrapper import BARE_CLASS, BARE_POOLING_CLASS, worker_class_of
@@ -22,11 +21,6 @@ def choose_worker(settings: EngineSettings, environ: Mapping[str, str], files: M
     task = task_of(settings, files.config)
     with_torch = worker_class_of(settings, environ, task)
     reason = why_torch(settings, task, files, load_kernels())
-    if reason is not None and settings.worker_cls == "auto" and settings.speculation_method == "eagle":
-        raise InvalidSettings(
-            f"speculation_method is eagle, and its heads are computed without torch alone, which this model needs: "
-            f"{reason}; use draft, or suffix"
-        )
     logger.info("%s", "an engine without torch" if reason is None else f"an engine with torch: {reason}")
     if reason is not None:
         return with_torch

@@ -10,6 +10,7 @@ import torch
 from dormouse_worker.common.errors import Internal, InvalidSettings
 from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.engine.batch import Batch
 from dormouse_worker.model.attention.interface import AttentionBackend, BackendSizes
 from dormouse_worker.model.attention.select import select_backend
 from dormouse_worker.model.cache_blocks import CacheBlocks, make_realm
@@ -21,16 +22,46 @@ from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.parallel.start import connect_from_environment
 from dormouse_worker.model.promised_tokens import TokenCopier
 from dormouse_worker.model.runner import ModelRunner
+from dormouse_worker.model.sleep import SleepPart
 
 
-class DraftPart(Protocol):
-    """A model whose layers lie behind another one's in its cache."""
+class Draft(Protocol):
+    """A model or head whose layers lie behind another one's, its target's, in its cache."""
+
+    @property
+    def target(self) -> LoadedModel:
+        """Return the target as it is to be used from now on."""
+
+    @property
+    def words(self) -> str:
+        """Return who drafts, and by which path, or why nobody does."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Return the bytes of its weights."""
+
+    @property
+    def sleep_part(self) -> SleepPart:
+        """Return what sleeps and wakes with the target's weights."""
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Return what the kept part of a block depends on besides the target's. Raises OSError."""
+
+    def attach(self, runner: ModelRunner, cache: KVCache, host_cache: KVCache) -> None:
+        """Let a runner over these caches propose what it says."""
+
+    def run(self, batches: Sequence[Batch], cache: KVCache, host_cache: KVCache) -> None:
+        """Run what passes of a profile leave to it, behind them."""
 
     def part_of_target(self, cache: KVCache) -> KVCache:
-        """Return what the other one has in it."""
+        """Return what is kept of the cache beyond this process."""
 
     def forget(self, block_ids: Sequence[int]) -> None:
-        """These blocks came from elsewhere, with the other one's part alone."""
+        """These blocks came from elsewhere, with the part that is kept."""
+
+    def close(self) -> None:
+        """Give the memory back."""
 
 
 def make_layout(settings: EngineSettings, rank: int) -> Layout:
@@ -90,19 +121,20 @@ def choose_backend(
 
 
 def stored_cache(
-    settings: EngineSettings, model: LoadedModel, cache: KVCache, golden: object, draft: DraftPart | None = None
+    settings: EngineSettings, model: LoadedModel, cache: KVCache, golden: object, draft: Draft | None = None
 ) -> CacheBlocks:
     """Return the cache as blocks of bytes that another process can go on with, if it would compute the same ones.
 
-    A draft model's part is not among them: drafts change no token, and it computes that anew.
+    A draft model's part is not among them: drafts change no token, and it computes that anew. A head's is.
     """
     if draft is not None:
         cache = draft.part_of_target(cache)
+    of_draft = () if draft is None else draft.facts
     config = (settings.model_path / "config.json").read_bytes()
     layout = model.layout
     share = layout.tensor, layout.pipeline, layout.rank
     weights = sorted(model.weights.checksums.items())
-    facts = config, share, weights, model.max_model_len, model.quantization, golden
+    facts = config, share, weights, model.max_model_len, model.quantization, golden, *of_draft
     return CacheBlocks(cache, make_realm(cache.spec, *facts), None if draft is None else draft.forget)
 
 

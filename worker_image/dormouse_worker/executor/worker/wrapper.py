@@ -66,8 +66,8 @@ def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: 
         found = resolve_worker_class(worker_class, settings.worker_extension_cls)
     if settings.speculation_method == "eagle" and not found.has_heads:
         raise InvalidSettings(
-            f"speculation_method is eagle, and worker_cls is {worker_class!r}, which computes no heads; derive it from "
-            f"{BARE_CLASS}, or use draft, or suffix"
+            f"speculation_method is eagle, and the worker's class is {worker_class!r}, which computes no heads (device "
+            f"is {settings.device!r}); derive it from {WORKER_CLASSES['cpu']}, or use draft, or suffix"
         )
     return found
 

@@ -11,8 +11,8 @@ from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.native_plan import NativePlan
 from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.bare.loader import BareModel
-from dormouse_worker.model.conclusion import Conclusion
-from dormouse_worker.model.drafting.head_drafter import Answer, HeadDrafter
+from dormouse_worker.model.conclusion import Answer, Conclusion
+from dormouse_worker.model.drafting.head_drafter import HeadDrafter
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.sampling import on_host
@@ -21,7 +21,7 @@ from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats, Scratch
 from dormouse_worker.native.library import Kernels
 
-MakeDrafter = Callable[[InputBatch, Scratch, Answer], HeadDrafter]
+MakeDrafter = Callable[[InputBatch, Answer], HeadDrafter]
 
 
 class BareRunner:
@@ -55,7 +55,7 @@ class BareRunner:
     def draft_by(self, make_drafter: MakeDrafter, scratch: Scratch) -> None:
         """From now on propose drafts where they are wanted, from the states that this scratch keeps."""
         self._scratch = scratch
-        self._drafter = make_drafter(self._input, scratch, self._answer)
+        self._drafter = make_drafter(self._input, self._answer)
 
     def close(self) -> None:
         """See `allocation.Runner`: nothing is held."""

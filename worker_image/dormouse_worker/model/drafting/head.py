@@ -1,4 +1,4 @@
-"""An EAGLE head beside its model: one layer that reads the model's states, and guesses what comes behind.
+"""An EAGLE head by our kernels: one layer that reads its model's states, and guesses what comes behind.
 
 Of the state at a token and the vector of the token after it the head's layer makes a row, and of that a token and the
 state that it takes for the next one. Its keys and values lie behind the model's layers in the same blocks, at the place
@@ -7,19 +7,23 @@ of the state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.native_plan import TYPES
+from dormouse_worker.model.attention.native_plan import TYPES, NativePlan
+from dormouse_worker.model.attention.paged import PagedContext
+from dormouse_worker.model.bare.loader import BareModel
+from dormouse_worker.model.drafting.load_head import Beside, LoadedHead
+from dormouse_worker.model.input_batch import PackedInput
+from dormouse_worker.model.kv_cache import CacheSpec, KVCache
 from dormouse_worker.model.lean.native import NativeDecoder, describe_linear
-from dormouse_worker.model.lean.parts import Embedding, Linear
+from dormouse_worker.model.lean.parts import Decoder, Embedding, Linear, Rotary
 from dormouse_worker.model.scratch import Floats, Scratch, address_of
-from dormouse_worker.model.tensors import floats_of
+from dormouse_worker.model.tensors import ARRAY_DTYPES, floats_of
 from dormouse_worker.model.vision.placed import Seen
-from dormouse_worker.model.weights.store import WeightStore
 from dormouse_worker.native.library import Kernels
 
 NEVER = -1e30  # the logit of a token that a head cannot say: finite, as no row is damaged by it
@@ -32,14 +36,8 @@ class HeadParts:
     native: NativeDecoder  # its layer, and what makes logits of that
     first: Linear  # [H, columns], what its layer begins with
     embedding: Embedding  # the model's
-    weights: WeightStore  # owns the memory of its own tensors
     dtype: str
     kernels: Kernels
-
-    @property
-    def weights_bytes(self) -> int:
-        """Return the bytes of its own tensors."""
-        return sum(slot.num_bytes for slot in self.weights.layout.slots)
 
     @property
     def size(self) -> int:
@@ -137,3 +135,56 @@ class ThirdHead:
         wide = np.full((len(logits), self.vocab_size), NEVER, dtype=np.float32)
         wide[:, self.targets] = logits
         return wide
+
+
+class NativePasses:
+    """Implements `HeadPasses` by our kernels. Owns what its passes are computed in."""
+
+    def __init__(self, head: Head, cache: KVCache, scratch: Scratch) -> None:
+        """`cache` is the head's part; `scratch` keeps the states of all rows of the model's passes."""
+        self._head = head
+        self._cache = cache
+        self._scratch = scratch
+        self._own = head.own_scratch()
+
+    def __repr__(self) -> str:
+        return f"NativePasses({self._head.parts.native!r})"
+
+    def read(self, packed: PackedInput, token_ids: Ints, states: Ints, rows: Ints) -> Floats:
+        """See `HeadPasses`."""
+        return self._compute(packed, token_ids, self._scratch.states[states], rows)
+
+    def go_on(self, packed: PackedInput, token_ids: Ints, states: Ints, rows: Ints) -> Floats:
+        """See `HeadPasses`."""
+        return self._compute(packed, token_ids, self._own.states[states], rows)
+
+    def _compute(self, packed: PackedInput, token_ids: Ints, states: Floats, rows: Ints) -> Floats:
+        parts, seen = self._head.parts, self._head.begin(token_ids, states)
+        plans = [NativePlan(parts.kernels, group) for group in packed.groups]
+        logits = parts.native.forward(packed, rows, PagedContext(self._cache, plans, self._own), seen=seen)
+        return self._head.widen(logits)
+
+
+def beside(model: BareModel) -> Beside:
+    """Return what a head has to go with."""
+    decoder = model.native.decoder
+    assert decoder.embedding is not None, "the whole model is here"
+    dtype = ARRAY_DTYPES[model.dtype]
+    return Beside(decoder.embedding.size, model.vocab_size, len(decoder.layers), dtype, model.quantization)
+
+
+def join(model: BareModel, loaded: LoadedHead, kernels: Kernels) -> tuple[BareModel, Head]:
+    """Return the model as it lies in one cache with its head's layer, and the head."""
+    decoder = model.native.decoder
+    assert decoder.embedding is not None, "the whole model is here"
+    own = Decoder(
+        embedding=None,
+        rotary=Rotary(loaded.frequencies, 1.0),
+        layers=(loaded.layer,),
+        norm=loaded.norm,
+        head=loaded.output or decoder.head,
+    )
+    parts = HeadParts(NativeDecoder(own, kernels), loaded.first, decoder.embedding, model.dtype, kernels)
+    spec = model.cache_spec.beside(CacheSpec.of((loaded.stored,), model.cache_spec.block_size))
+    head = ThirdHead(parts, loaded.depths, loaded.targets, model.vocab_size) if loaded.depths else FirstHead(parts)
+    return replace(model, cache_spec=spec), head

@@ -16,24 +16,35 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from dormouse_worker.engine.batch import Batch, Drafts, ModelOutput, Proposals, ScheduledSequence
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.attention.native_plan import NativePlan
-from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.batch_rows import BatchRows, RankSequence
-from dormouse_worker.model.drafting.head import Head
+from dormouse_worker.model.conclusion import Answer
 from dormouse_worker.model.input_batch import InputBatch, PackedInput
-from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.sampling.logit_rows import LogitRows
-from dormouse_worker.model.scratch import Floats, Scratch
+from dormouse_worker.model.tensors import Tensor
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[LogitRows, Floats, InputBatch], ModelOutput]
 Span = tuple[str, int, int]  # tokens [start, end) of a sequence
+
+
+class HeadPasses(Protocol):
+    """Who computes with a head, over its part of its model's cache."""
+
+    def read(self, packed: PackedInput, token_ids: Ints, states: Ints, rows: Ints) -> Tensor:
+        """Return logits [len(rows), V] of the ascending rows that are wanted, whose own states are kept.
+
+        Row i of `packed` [T] is the state in the row `states[i]` of the model's last pass, and `token_ids[i]` what
+        stands behind it.
+        """
+
+    def go_on(self, packed: PackedInput, token_ids: Ints, states: Ints, rows: Ints) -> Tensor:
+        """Do the same with the states that its own last pass kept."""
 
 
 @dataclass(slots=True)
@@ -49,31 +60,28 @@ class _Line:
 
 
 class HeadDrafter:
-    """Computes with the head. Owns its scratch; all else is its runner's."""
+    """Asks the head. What it knows of sequences is its runner's."""
 
     def __init__(
         self,
-        head: Head,
-        cache: KVCache,
+        passes: HeadPasses,
         sequences: InputBatch,
-        scratch: Scratch,
         answer: Answer,
         *,
         is_there: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`cache` is the head's part; `scratch` keeps the states of all rows of the model's passes."""
-        self._head = head
-        self._cache = cache
+        self._passes = passes
         self._sequences = sequences
-        self._scratch = scratch
-        self._own = head.own_scratch()
         self._answer = answer
         self._is_there = is_there
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"HeadDrafter({self._head.parts.native!r})"
+        return f"HeadDrafter({self._passes!r})"
+
+    def follow(self, batch: Batch) -> None:
+        """See `runner.Proposer`: nothing is kept of a sequence from pass to pass."""
 
     def propose(self, batch: Batch, output: ModelOutput) -> Proposals | None:
         """Read what a pass computed; return drafts behind what it said and the sequences have taken.
@@ -118,7 +126,7 @@ class HeadDrafter:
         rows, active, num_rows = (packed.query_starts[1:] - 1)[is_asked], list(asking), 0
         for line in asking:
             line.sequence.masks = ()  # were the last pass's; its grammar has its say when drafts are scored
-        logits = self._compute(packed, self._scratch.states[read], rows)
+        logits = self._passes.read(packed, self._sequences.following(packed), read, rows)
         try:
             while active:
                 num_rows += len(active)
@@ -128,13 +136,13 @@ class HeadDrafter:
                     ends = [(line, line.end + len(line.said)) for line in active]
                     packed = self._pack([(line.sequence.request_id, end - 1, end) for line, end in ends])
                     rows = np.arange(len(active))
-                    logits = self._compute(packed, self._own.states[kept], rows)
+                    logits = self._passes.go_on(packed, self._sequences.following(packed), np.array(kept), rows)
         finally:
             for line in asking:
                 self._sequences.forget_last(line.sequence, len(line.said))
         return num_rows
 
-    def _say(self, active: Sequence[_Line], rows: Ints, logits: Floats) -> list[int]:
+    def _say(self, active: Sequence[_Line], rows: Ints, logits: Tensor) -> list[int]:
         """Sample one token behind each line; return the places of those that go on."""
         batch_rows = BatchRows([line.sequence for line in active])
         output = self._answer(LogitRows(rows, np.arange(len(rows)), batch_rows, ()), logits, self._sequences)
@@ -154,10 +162,3 @@ class HeadDrafter:
         scheduled = tuple(ScheduledSequence(*span, (), samples=True) for span in spans)
         batch = Batch(is_fresh=False, released=(), swap_out=(), swap_in=(), new=(), sequences=scheduled)
         return self._sequences.pack(batch)
-
-    def _compute(self, packed: PackedInput, states: Floats, rows: Ints) -> Floats:
-        """Run the head over these tokens, of the states before what follows them; return the logits of the rows."""
-        parts, seen = self._head.parts, self._head.begin(self._sequences.following(packed), states)
-        plans = [NativePlan(parts.kernels, group) for group in packed.groups]
-        logits = parts.native.forward(packed, rows, PagedContext(self._cache, plans, self._own), seen=seen)
-        return self._head.widen(logits)

@@ -13,6 +13,7 @@ it is asked for: a compiled size may round differently (decision 20).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -34,6 +35,7 @@ from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.quantized.modules import name_of_kernels
 from dormouse_worker.model.scratch import Floats
+from dormouse_worker.model.states import KeptStates
 from dormouse_worker.model.vision.placed import ImageRows
 
 
@@ -42,6 +44,7 @@ class ForwardPaths:
 
     def __init__(self, forward: TorchForward, backend: AttentionBackend, graphs: DecodeGraphs | None = None) -> None:
         """`graphs` were recorded over the very model and cache of `forward`."""
+        self._forward, self._backend = forward, backend
         model = forward.model
         self._inputs = DeviceInput(model.device)
         if model.sides is not None:
@@ -56,6 +59,11 @@ class ForwardPaths:
 
     def __repr__(self) -> str:
         return f"ForwardPaths({', '.join(map(repr, self._paths))})"
+
+    def read_along(self, states: KeptStates) -> ForwardPaths:
+        """Return paths that leave each pass's states in `states`, as graphs do not; only of one rank."""
+        forward = replace(self._forward, scratch=states.make_scratch(), states=states)
+        return ForwardPaths(forward, self._backend)
 
     def go_on_from(self, promised: PromisedTokens) -> None:
         """From now on fill in tokens of earlier passes that only the device knows yet."""

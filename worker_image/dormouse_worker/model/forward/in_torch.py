@@ -22,6 +22,7 @@ from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.sampling.gather import to_device
 from dormouse_worker.model.scratch import Scratch
+from dormouse_worker.model.states import KeptStates
 from dormouse_worker.model.vision.placed import ImageRows
 
 
@@ -33,6 +34,7 @@ class TorchForward:
     cache: KVCache
     communicator: Communicator = ALONE
     scratch: Scratch = field(default_factory=Scratch)
+    states: KeptStates | None = None  # of each pass, for a head that reads along
 
     def __call__(
         self,
@@ -46,7 +48,7 @@ class TorchForward:
     ) -> torch.Tensor:
         """See `graphs.Forward`; `images` are rows that are no tokens'."""
         with forward_context(PagedContext(self.cache, plans, self.scratch), self.communicator, adapters):
-            return self.model.compute_logits(token_ids, positions, rows, images)
+            return self.model.compute_logits(token_ids, positions, rows, images, self.states)
 
 
 class DeviceInput:

@@ -44,4 +44,7 @@ class NativePath:
             with forward_context(context, beside.communicator):  # ranks meet where they embed
                 seen = beside.model.see(torch.from_numpy(packed.token_ids), images)
             return self._seeing.forward(packed, rows, context, beside.communicator, seen)
-        return self._decoder.forward(packed, rows, context, beside.communicator)
+        logits = self._decoder.forward(packed, rows, context, beside.communicator)
+        if beside.states is not None:
+            beside.states.take(beside.scratch)
+        return logits

@@ -18,6 +18,7 @@ from dormouse_worker.model.lean.parts import Attention, Decoder, Embedding, Gate
 from dormouse_worker.model.parallel.communicator import Communicator
 from dormouse_worker.model.parallel.layers import gather_logits, locate_tokens, merge_embedded, row_linear
 from dormouse_worker.model.quantized.rounding import Rounding
+from dormouse_worker.model.states import KeptStates
 from dormouse_worker.model.vision.placed import Seen
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries [T, Hq, D], keys and values [T, Hkv, D]
@@ -90,11 +91,14 @@ def angles_of(rotary: Rotary, positions: torch.Tensor, dtype: torch.dtype) -> An
     return Angles(torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None])
 
 
-def make_heads(layer: Layer, hidden: torch.Tensor, angles: Angles) -> Heads:
-    """Return what a layer attends with."""
+def make_heads(layer: Layer, hidden: torch.Tensor, angles: Angles, beside: torch.Tensor | None = None) -> Heads:
+    """Return what a layer attends with; `beside`, [T, H], stands before each row where it reads both."""
     attention = layer.attention
     num_rotated = attention.num_heads + attention.num_kv_heads
-    heads = multiply(attention.qkv, normed(attention.norm, hidden))
+    rows = normed(attention.norm, hidden)
+    if beside is not None:
+        rows = torch.cat((normed(attention.beside_norm, beside), rows), -1)
+    heads = multiply(attention.qkv, rows)
     heads = heads.view(len(hidden), num_rotated + attention.num_kv_heads, -1)
     rotated = angles.rotate(_normed_heads(attention, heads[:, :num_rotated]))
     return rotated[:, : attention.num_heads], rotated[:, attention.num_heads :], heads[:, num_rotated:]
@@ -143,10 +147,11 @@ class LeanDecoder(Decoder):
         positions: torch.Tensor,
         rows: torch.Tensor,
         seen: Seen | None = None,
+        states: KeptStates | None = None,
     ) -> torch.Tensor:
         """Return logits [len(rows), V] of a packed batch [T] within a forward context; no rows, no logits.
 
-        `seen` is what it begins with; None = the embedded tokens.
+        `seen` is what it begins with; None = the embedded tokens. `states` keeps those of all rows, of one rank alone.
 
         Where another stage computes the logits, the hidden states are sent to the next one, and it is [0, hidden size].
         """
@@ -154,17 +159,19 @@ class LeanDecoder(Decoder):
         hidden = self._begin(token_ids, group) if seen is None else seen.embedded
         deep = iter(() if seen is None or seen.deep is None else seen.deep)
         angles = angles_of(self.rotary, positions, hidden.dtype)
-        for layer in self.layers:
+        for depth, layer in enumerate(self.layers):
+            if states is not None:
+                states.pass_by(depth, hidden)
             heads = self.parts.make_heads(layer, hidden, angles)
             attended = context.attend(layer.attention.call, *heads).reshape(len(hidden), -1)
-            if self.head is not None and layer is self.layers[-1]:  # its keys and values are stored: the other rows
-                attended, hidden = attended[rows], hidden[rows]  # have done their part
-                if adapters is not None:
+            if self.head is not None and layer is self.layers[-1] and states is None:
+                attended, hidden = attended[rows], hidden[rows]  # the other rows' keys and values are stored: they
+                if adapters is not None:  # have done their part
                     adapters.keep_wanted()
             hidden = self.parts.finish(layer, hidden, attended, group)
             if (added := next(deep, None)) is not None:
                 hidden = hidden + added
-        return self._end(hidden, group)
+        return self._end(hidden, group) if states is None else self._end_with(states, hidden, rows)
 
     def _begin(self, token_ids: torch.Tensor, group: Communicator) -> torch.Tensor:
         if self.embedding is None:
@@ -181,3 +188,11 @@ class LeanDecoder(Decoder):
             return hidden[:0]
         logits = multiply(self.head, normed(self.norm, hidden))
         return logits if self.vocabulary is None else gather_logits(logits, self.vocabulary, group)
+
+    def _end_with(self, states: KeptStates, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the wanted rows of all."""
+        assert self.head is not None, "who reads states is beside one rank"
+        states.pass_by(len(self.layers), hidden)
+        ended = normed(self.norm, hidden)
+        states.end(ended)
+        return multiply(self.head, ended[rows])
