@@ -45,6 +45,7 @@ LABEL_SLOT = f"{GROUP}/slot"  # beside it: the slot, which is the name of its Re
 LABEL_COMPONENT = "app.kubernetes.io/component"
 COMPONENT_WORKER = "worker"  # can be called
 COMPONENT_FOLLOWER = "follower"  # computes for the leader of its group, and is called by nobody else
+COMPONENT_PRE_PULL = "pre-pull"  # has a model on its node before a worker asks for it
 COMPONENT_RESERVATION = "reservation"  # keeps the devices of a pool's slot
 
 PREFILL, DECODE = "prefill", "decode"  # roles of a deployment's pods in its status: who computes prompts, who goes on

@@ -82,6 +82,18 @@ def refuse_a_key(cluster, namespace, eventually):
     cluster.kubectl("delete", "infk", "over", "-n", namespace)
 
 
+def fetch_a_model_ahead(deployments, eventually):
+    """Let nodes fetch a model that is nowhere, until they are no longer asked to."""
+
+    def sets():
+        return deployments.cluster.list("daemonsets", deployments.namespace)
+
+    name = deployments.apply("ahead", model={"uri": "oci://nowhere.example/nothing:1", "prePull": {}}, replicas=0)
+    eventually(sets)
+    deployments.patch(name, {"model": {"prePull": None}})
+    eventually(lambda: not sets())
+
+
 def lower_the_request_of_a_sleeper(deployments, eventually):
     """Let a pod ask for less memory while it sleeps without weights, and for all of it once it serves."""
 
@@ -111,6 +123,7 @@ def test_the_operator_uses_every_right_to_write_that_it_has_and_no_other(deploym
     eventually(lambda: deployments.status(name)["rollout"]["revision"] != before)
     deployments.wait(name, 'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=Complete')
     eventually(lambda: deployments.pods(cached))  # it never serves: its claim is what counts here
+    fetch_a_model_ahead(deployments, eventually)
     lower_the_request_of_a_sleeper(deployments, eventually)
     shrink_a_pool(cluster, deployments.namespace, eventually)
     refuse_an_adapter(cluster, deployments.namespace, eventually)

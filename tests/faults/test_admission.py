@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS, SECRETS, Kind
+from dormouse_kube.api import DAEMON_SETS, INFERENCE_DEPLOYMENTS, PODS, SECRETS, Kind
 from dormouse_kube.client import KubeClient
 from dormouse_kube.errors import KubeError
 from dormouse_operator.manifests.identity import SHARED_SECRETS
@@ -134,6 +134,14 @@ async def test_a_field_that_is_not_to_change_can_not_and_others_can(create: Crea
 
 
 TEMPLATE_OF_A_POD = {"containers": [{"name": "worker", "image": "x"}], "automountServiceAccountToken": False}
+
+
+def on_nodes(**pod: Any) -> tuple[Kind, Mapping[str, Any]]:
+    """Return a DaemonSet of such pods."""
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": TEMPLATE_OF_A_POD | pod}
+    return DAEMON_SETS, {"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}}
+
+
 FORBIDDEN_TO_THE_OPERATOR = {
     "a pod of a service account": (PODS, {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "admin"}}),
     "a pod with a token": (PODS, {"spec": TEMPLATE_OF_A_POD | {"automountServiceAccountToken": True}}),
@@ -142,6 +150,9 @@ FORBIDDEN_TO_THE_OPERATOR = {
         PODS,
         {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "default", "volumes": [_TOKEN]}},
     ),
+    "pods of a service account on nodes": on_nodes(serviceAccountName="admin"),
+    "pods with a token on nodes": on_nodes(automountServiceAccountToken=True),
+    "pods with a token in a volume on nodes": on_nodes(volumes=[_TOKEN]),
     "a Secret that Kubernetes fills": (
         SECRETS,
         {
@@ -153,6 +164,7 @@ FORBIDDEN_TO_THE_OPERATOR = {
 ALLOWED_TO_THE_OPERATOR: list[tuple[Kind, Mapping[str, Any]]] = [
     (PODS, {"spec": TEMPLATE_OF_A_POD}),
     (PODS, {"spec": TEMPLATE_OF_A_POD | {"serviceAccountName": "default", "volumes": [{"name": "e", "emptyDir": {}}]}}),
+    on_nodes(volumes=[{"name": "m", "image": {"reference": "registry.example/m:1"}}]),
     (SECRETS, {"type": "Opaque"}),
     (SECRETS, {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}),
 ]

@@ -39,6 +39,7 @@ NOT_WITH_ROLES = [  # what is said beside them
     ({**KEPT, "roles": {"prefill": {"replicas": 0}}}, ["spec.roles.prefill.replicas", "0", "1"]),
     ({**KEPT, "roles": {"prefill": {"replicas": 1, "minPromptTokens": 0}}}, ["minPromptTokens", "0", "1"]),
 ]
+NOT_AHEAD = "spec.model.prePull needs spec.model.uri oci://, or hf:// with spec.cache.claimName"
 REFUSED = [
     ({"engine": {"runtime": "sglang"}}, ["spec.engine.runtime", "sglang", "vllm"]),
     ({"engine": WITH_VLLM["engine"]}, ["spec.image has to be one with that engine in /opt/vllm"]),
@@ -146,6 +147,9 @@ REFUSED = [
     ({"model": {"uri": "oci://r/tiny:1", "tokenSecretRef": {"name": "a"}}}, ["tokenSecretRef is for hf:// only"]),
     ({"model": {"uri": "oci://r/tiny:1"}, "cache": {"size": "1Gi"}}, ["spec.cache keeps what hf:// downloads"]),
     ({"model": {"uri": "hf://a/b", "path": "c"}}, ["spec.model.path is for oci:// only"]),
+    ({"model": {"uri": "pvc://a/b", "prePull": {}}}, [NOT_AHEAD]),
+    ({"model": {"uri": "hf://a/b", "prePull": {}}, "cache": {"size": "1Gi"}}, [NOT_AHEAD]),
+    ({"model": {"uri": "oci://r/a:1", "prePull": {"nodes": 1}}}, ["unknown field", "spec.model.prePull.nodes"]),
     ({"model": {"uri": "pvc://a/b", "pullPolicy": "Never"}}, ["spec.model.pullPolicy is for oci:// only"]),
     ({"model": {"uri": "hf://a/b", "tokenSecretRef": {}}}, ["spec.model.tokenSecretRef.name", "Required"]),
     ({"model": {"uri": "file:///a", "size": "16GB"}}, ["spec.model.size", "16GB"]),

@@ -14,6 +14,7 @@ from dormouse_operator.manifests import (
     parse_policy,
     pod_manifest,
     policy_manifest,
+    pre_pull_manifest,
     service_manifest,
 )
 from dormouse_operator.parse import parse_arrows, parse_deployment
@@ -98,6 +99,22 @@ def test_the_server_takes_the_other_children(cluster, namespace):
     wanted = deployment(namespace, model=HUB, cache={"size": "40Gi", "storageClassName": "fast"})
     for manifest in (service_manifest(wanted), budget_manifest(wanted, 2), claim_manifest(wanted)):
         create(cluster, manifest)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": {"uri": "oci://registry.example/tiny:1", "prePull": {"nodeSelector": {"a": "b"}}}},
+        {"model": {**HUB, "prePull": {}}, "cache": {"claimName": "models"}, "template": RICH},
+    ],
+    ids=["image", "hub"],
+)
+def test_the_server_takes_what_fetches_ahead_and_its_pods(cluster, namespace, spec):
+    made = pre_pull_manifest(deployment(namespace, **spec), image="worker:1", defaults=DEFAULTS)
+    create(cluster, made)
+    template = made["spec"]["template"]
+    metadata = {**template["metadata"], "namespace": namespace, "name": "ahead"}
+    create(cluster, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
 
 
 PEERS = [

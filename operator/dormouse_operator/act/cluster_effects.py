@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import assert_never
 
 from dormouse_api.names import ANNOTATION_SEAL
-from dormouse_kube.api import CLAIMS, DISRUPTION_BUDGETS, INFERENCE_POOLS, NETWORK_POLICIES, PODS, SERVICES, Kind
+from dormouse_kube.api import (
+    CLAIMS,
+    DAEMON_SETS,
+    DISRUPTION_BUDGETS,
+    INFERENCE_POOLS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Kind,
+)
 from dormouse_kube.errors import Conflict
 from dormouse_operator.act.places import Places
 from dormouse_operator.act.writes import Writer
@@ -15,6 +24,7 @@ from dormouse_operator.decide.actions import (
     ApplyDisruptionBudget,
     ApplyInferencePool,
     ApplyNetworkPolicy,
+    ApplyPrePull,
     ApplyRanksService,
     ApplyService,
     ClusterAction,
@@ -24,6 +34,7 @@ from dormouse_operator.decide.actions import (
     DeleteInferencePool,
     DeleteNetworkPolicy,
     DeletePod,
+    DeletePrePull,
     Relabel,
     ResizeMemory,
     SetGate,
@@ -47,6 +58,8 @@ from dormouse_operator.manifests import (
     pod_manifest,
     policy_manifest,
     pool_manifest,
+    pre_pull_manifest,
+    pre_pull_name,
     ranks_service_manifest,
     revision_manifest,
     service_manifest,
@@ -56,10 +69,11 @@ from dormouse_operator.model.pools import Replica
 
 _REVISION_MANAGER = f"{FIELD_MANAGER}-revision"
 _MEMORY_MANAGER = f"{FIELD_MANAGER}-memory"
-_DELETED: Mapping[type, Kind] = {
-    DeleteDisruptionBudget: DISRUPTION_BUDGETS,
-    DeleteNetworkPolicy: NETWORK_POLICIES,
-    DeleteInferencePool: INFERENCE_POOLS,
+_DELETED: Mapping[type, tuple[Kind, Callable[[str], str]]] = {  # and what they are called, by their deployment's name
+    DeleteDisruptionBudget: (DISRUPTION_BUDGETS, str),
+    DeleteNetworkPolicy: (NETWORK_POLICIES, str),
+    DeleteInferencePool: (INFERENCE_POOLS, str),
+    DeletePrePull: (DAEMON_SETS, pre_pull_name),
 }
 
 
@@ -77,11 +91,12 @@ class ClusterEffects:
         """Carry out one action."""
         deployment = situation.deployment
         match action:
-            case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | ApplyNetworkPolicy():
-                kind, manifest = _child(situation, action)
+            case ApplyService() | ApplyRanksService() | ApplyDisruptionBudget() | ApplyNetworkPolicy() | ApplyPrePull():
+                kind, manifest = _child(situation, action, self._defaults)
                 await self._kube.apply(kind, manifest, field_manager=FIELD_MANAGER)
-            case DeleteDisruptionBudget(uid) | DeleteNetworkPolicy(uid) | DeleteInferencePool(uid):
-                await self._kube.delete(_DELETED[type(action)], *deployment.key, uid=uid)
+            case DeleteDisruptionBudget(uid) | DeleteNetworkPolicy(uid) | DeleteInferencePool(uid) | DeletePrePull(uid):
+                kind, name_of = _DELETED[type(action)]
+                await self._kube.delete(kind, deployment.key.namespace, name_of(deployment.key.name), uid=uid)
             case ApplyInferencePool():
                 await self._apply_pool(situation)
             case CreatePod():
@@ -156,7 +171,9 @@ class ClusterEffects:
 
 
 def _child(
-    situation: Situation, action: ApplyService | ApplyRanksService | ApplyDisruptionBudget | ApplyNetworkPolicy
+    situation: Situation,
+    action: ApplyService | ApplyRanksService | ApplyDisruptionBudget | ApplyNetworkPolicy | ApplyPrePull,
+    defaults: WorkerDefaults,
 ) -> tuple[Kind, Manifest]:
     """Return the object that has to be as it is written here, and its kind."""
     deployment = situation.deployment
@@ -165,6 +182,8 @@ def _child(
             return SERVICES, service_manifest(deployment)
         case ApplyRanksService():
             return SERVICES, ranks_service_manifest(deployment)
+        case ApplyPrePull():
+            return DAEMON_SETS, pre_pull_manifest(deployment, image=situation.image, defaults=defaults)
         case ApplyDisruptionBudget():
             return DISRUPTION_BUDGETS, budget_manifest(
                 deployment, situation.wanted_replicas, num_spares=len(situation.spares)

@@ -58,6 +58,18 @@ class DeleteInferencePool:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyPrePull:
+    """Make the DaemonSet that has the model on nodes what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePrePull:
+    """Delete exactly this DaemonSet."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePod:
     """Create the pod of a replica, and before it the claim that keeps its hub's model, if that is ours to make."""
 
@@ -180,6 +192,8 @@ ClusterAction = (
     | DeleteNetworkPolicy
     | ApplyInferencePool
     | DeleteInferencePool
+    | ApplyPrePull
+    | DeletePrePull
     | CreatePod
     | CreateFollower
     | DeletePod
@@ -198,7 +212,7 @@ def pods_of(action: Action) -> tuple[Pod, ...]:
             return ()
         case ApplyNetworkPolicy() | DeleteNetworkPolicy() | ApplyInferencePool() | DeleteInferencePool():
             return ()
-        case CreatePod() | CreateFollower():
+        case ApplyPrePull() | DeletePrePull() | CreatePod() | CreateFollower():
             return ()
         case PutToSleep(pods) | WakeUp(pods):
             return pods

@@ -44,13 +44,13 @@ def disruption_budget(situation: Situation) -> list[Action]:
     A pod under two budgets cannot be evicted at all.
     """
     is_wanted = situation.wanted_replicas > 1
-    return _keep(situation.budget, is_wanted=is_wanted, apply=ApplyDisruptionBudget(), delete=DeleteDisruptionBudget)
+    return keep(situation.budget, is_wanted=is_wanted, apply=ApplyDisruptionBudget(), delete=DeleteDisruptionBudget)
 
 
 def network_policy(situation: Situation) -> list[Action]:
     """Return what gives a deployment its policy, or takes it where the release wants none; somebody else's is left."""
     is_wanted = situation.release.arrows is not None
-    return _keep(situation.policy, is_wanted=is_wanted, apply=ApplyNetworkPolicy(), delete=DeleteNetworkPolicy)
+    return keep(situation.policy, is_wanted=is_wanted, apply=ApplyNetworkPolicy(), delete=DeleteNetworkPolicy)
 
 
 def inference_pool(situation: Situation) -> list[Action]:
@@ -60,7 +60,7 @@ def inference_pool(situation: Situation) -> list[Action]:
         return []
     is_wanted = situation.deployment.serving.inference_pool and situation.release.picker is not None
     child = situation.inference_pool
-    return _keep(child, is_wanted=is_wanted, apply=ApplyInferencePool(), delete=DeleteInferencePool)
+    return keep(child, is_wanted=is_wanted, apply=ApplyInferencePool(), delete=DeleteInferencePool)
 
 
 def _has_pool_too_many(situation: Situation) -> bool:
@@ -68,7 +68,7 @@ def _has_pool_too_many(situation: Situation) -> bool:
     return not situation.deployment.serving.inference_pool and pool is not None and pool.is_ours
 
 
-def _keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: Callable[[str], Action]) -> list[Action]:
+def keep(child: ChildState | None, *, is_wanted: bool, apply: Action, delete: Callable[[str], Action]) -> list[Action]:
     """Return what makes a child what it should be, or takes it away by its UID; somebody else's is left alone."""
     if child is None:
         return [apply] if is_wanted else []

@@ -19,7 +19,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from dormouse_operator.decide import adapters, block_agreement, children, groups, memory_requests, parking, sleep
+from dormouse_operator.decide import (
+    adapters,
+    block_agreement,
+    children,
+    groups,
+    memory_requests,
+    parking,
+    pre_pull,
+    sleep,
+)
 from dormouse_operator.decide.actions import Action, Plan, Requeue, pods_of
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
@@ -52,6 +61,7 @@ def plan(situation: Situation, findings: Findings) -> Plan:
         *children.disruption_budget(situation),
         *children.network_policy(situation),
         *children.inference_pool(situation),
+        *pre_pull.steps(situation),
     )
     actions: list[Action] = [*children.services(situation), *guards, *exchange]
     actions += _steps(situation, findings.blocks, [pod for pod in standing.new if pod.name not in busy])

@@ -22,6 +22,7 @@ from dormouse_operator.manifests import (
     parse_budget,
     parse_inference_pool,
     parse_policy,
+    parse_pre_pull,
     parse_ranks_service,
     parse_service,
     pod_digest_of,
@@ -73,6 +74,7 @@ def settle(observed: Observed, questions: Questions, release: Release) -> Situat
         ranks_service=parse_ranks_service(observed.ranks_service, deployment),
         budget=parse_budget(observed.budget, deployment, wanted_replicas, num_spares=len(spares)),
         inference_pool=parse_inference_pool(observed.inference_pool, deployment, release.picker),
+        pre_pull=parse_pre_pull(observed.pre_pull, deployment, image),
         policy=parse_policy(observed.policy, deployment, release.arrows, questions.pods),
     )
 

@@ -19,6 +19,7 @@ from dormouse_operator.model import (
     Ladder,
     Observed,
     Pod,
+    PrePullState,
     Rung,
     ServiceState,
     SleepLevel,
@@ -58,6 +59,7 @@ class Situation:
     budget: ChildState | None = None
     policy: ChildState | None = None
     inference_pool: ChildState | None = None
+    pre_pull: PrePullState | None = None
 
     @property
     def deployment(self) -> Deployment:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from dormouse_api import short_names
-from dormouse_operator.decide import adapters, canary, crashes, parking
+from dormouse_operator.decide import adapters, canary, crashes, parking, pre_pull
 from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.conditions import asleep, ready
 from dormouse_operator.decide.conditions.all import Conditions
@@ -57,6 +57,7 @@ def build_status(situation: Situation, findings: Findings, conditions: Condition
         "lifecycle": _ladder(situation.ladder),
         "kvCache": _kv_cache(situation, findings.blocks),
         "pods": _own_pods(situation),
+        "prePull": pre_pull.write(situation),
         "canary": canary.write(situation),
         "adapters": adapters.write(situation),
         "adapterSet": adapters.held_set(situation),
@@ -261,12 +262,7 @@ def _write_rank(rank: Rank) -> dict[str, Any]:
 def _write_actuation(actuation: Actuation | None) -> dict[str, Any] | None:
     if actuation is None:
         return None
-    return {
-        "path": actuation.path,
-        "seconds": actuation.seconds,
-        "reason": actuation.reason,
-        "time": actuation.time,
-    }
+    return {"path": actuation.path, "seconds": actuation.seconds, "reason": actuation.reason, "time": actuation.time}
 
 
 def rejected_status(words: str, *, generation: int, now: datetime, model_name: Mapping[str, str]) -> dict[str, Any]:

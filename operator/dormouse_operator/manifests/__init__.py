@@ -28,6 +28,7 @@ from dormouse_operator.manifests.pod import (
     revision_manifest,
 )
 from dormouse_operator.manifests.pool import member_complaint, on_slot, slot_claim_manifest
+from dormouse_operator.manifests.pre_pull import parse_pre_pull, pre_pull_manifest, pre_pull_name
 from dormouse_operator.manifests.reservation import reservation_manifest, reservation_name, reservation_selector
 from dormouse_operator.manifests.resources import claims_complaint, rest_bytes
 from dormouse_operator.manifests.revision import choose_image, pod_digest_of, pod_name, revision_of
@@ -54,6 +55,7 @@ __all__ = [
     "parse_budget",
     "parse_inference_pool",
     "parse_policy",
+    "parse_pre_pull",
     "parse_ranks_service",
     "parse_service",
     "picker_service_manifest",
@@ -63,6 +65,8 @@ __all__ = [
     "pod_name",
     "policy_manifest",
     "pool_manifest",
+    "pre_pull_manifest",
+    "pre_pull_name",
     "ranks_complaint",
     "ranks_service_manifest",
     "ranks_service_name",

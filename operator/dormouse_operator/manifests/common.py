@@ -29,9 +29,9 @@ def selector_labels(deployment: str) -> dict[str, str]:
     return {LABEL_DEPLOYMENT: deployment, LABEL_COMPONENT: COMPONENT_WORKER}
 
 
-def group_pods_selector(name: str) -> Manifest:
-    """Return the label selector that takes all pods of a deployment, also those that follow in its groups."""
-    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER]}
+def group_pods_selector(name: str, *more: str) -> Manifest:
+    """Return the label selector that takes all pods of a deployment, also those that follow in its groups, and more."""
+    components = {"key": LABEL_COMPONENT, "operator": "In", "values": [COMPONENT_WORKER, COMPONENT_FOLLOWER, *more]}
     return {"matchLabels": {LABEL_DEPLOYMENT: name}, "matchExpressions": [components]}
 
 

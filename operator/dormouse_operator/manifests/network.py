@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dormouse_api.names import INFERENCE_PORT
+from dormouse_api.names import COMPONENT_PRE_PULL, INFERENCE_PORT
 from dormouse_operator.manifests.common import Manifest, group_pods_selector, is_owned, labels_of, metadata_of
 from dormouse_operator.manifests.inference_pool import http_ingress
 from dormouse_operator.manifests.kv_events import events_ingress
@@ -47,7 +47,9 @@ def _spec(deployment: Deployment, arrows: Arrows, pods: Iterable[Pod]) -> Manife
         peers, ports = [{"podSelector": all_pods}], list(arrows.rank_ports)
         ingress.append({"from": peers, "ports": ports})
         egress += [{"to": peers, "ports": ports}, *(rule for rule in arrows.rank_egress if rule not in egress)]
-    return {"podSelector": all_pods, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
+    ahead = [COMPONENT_PRE_PULL] if deployment.pre_pull else []
+    guarded = group_pods_selector(deployment.key.name, *ahead)
+    return {"podSelector": guarded, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
 
 
 def _leads_group(deployment: Deployment, pod: Pod) -> bool:

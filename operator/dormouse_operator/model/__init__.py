@@ -4,7 +4,16 @@ from dormouse_operator.model.activity import Activity
 from dormouse_operator.model.arrows import Arrows
 from dormouse_operator.model.groups import Group, follower_name, leader_name
 from dormouse_operator.model.ladder import SLEEP_LEVELS, Ladder, Rung, SleepLevel
-from dormouse_operator.model.observed import Child, ChildState, Contest, Observed, Pressure, ServiceState, Turn
+from dormouse_operator.model.observed import (
+    Child,
+    ChildState,
+    Contest,
+    Observed,
+    PrePullState,
+    Pressure,
+    ServiceState,
+    Turn,
+)
 from dormouse_operator.model.picker import Picker, PoolSeen
 from dormouse_operator.model.recorded import (
     Actuation,
@@ -35,7 +44,7 @@ from dormouse_operator.model.running import (
     WorkerState,
 )
 from dormouse_operator.model.serving import Serving, Subscriber
-from dormouse_operator.model.sources import Hub, ModelImage, ModelSource, PullPolicy, SecretKey
+from dormouse_operator.model.sources import Hub, ModelImage, ModelSource, PrePull, PullPolicy, SecretKey
 from dormouse_operator.model.wanted import (
     AdaptersKey,
     AnyKey,
@@ -101,6 +110,8 @@ __all__ = [
     "PoolKey",
     "PoolMember",
     "PoolSeen",
+    "PrePull",
+    "PrePullState",
     "Pressure",
     "Prewarm",
     "PullPolicy",

@@ -35,6 +35,14 @@ class ChildState:
     is_current: bool  # holds what we would apply
 
 
+@dataclass(frozen=True, slots=True)
+class PrePullState(ChildState):
+    """The DaemonSet that has the model on nodes."""
+
+    num_nodes: int | None = None  # that shall have it; None = its controller has not seen it yet
+    num_ready: int = 0  # of these, that have it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
     """How deep a deployment has to sleep at least, as a node's host memory is short, and which in words."""
@@ -94,6 +102,7 @@ class Observed:
     ranks_service: Child | None = None  # under which the pods of groups find each other
     budget: Child | None = None  # the PodDisruptionBudget
     policy: Child | None = None  # the NetworkPolicy
+    pre_pull: Child | None = None  # the DaemonSet
     inference_pool: PoolSeen | None = None  # None = not looked for: none is wanted, and none was
     pool: Pool | None = None  # that it names, as written last; None = it names none, or there is none of that name
     placed: Mapping[Replica, str] = field(default_factory=dict)  # slots of the pods of that pool's members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,3 +54,10 @@ class ModelSource:
     hub: Hub | None = None  # of hf:// only
     size_bytes: int | None = None  # of the weights in memory, as the user says
     image: ModelImage | None = None  # of oci:// only
+
+
+@dataclass(frozen=True, slots=True)
+class PrePull:
+    """Nodes fetch the model before a worker starts there: those that match, of those where a worker may be."""
+
+    node_selector: Mapping[str, str]

@@ -12,7 +12,7 @@ from dormouse_operator.model.ladder import SleepLevel
 from dormouse_operator.model.recorded import RecordedStatus
 from dormouse_operator.model.roles import Roles
 from dormouse_operator.model.serving import OWN_GATEWAYS, Serving
-from dormouse_operator.model.sources import ModelSource, SecretKey
+from dormouse_operator.model.sources import ModelSource, PrePull, SecretKey
 
 DesiredState = Literal["Auto", "Active", "Asleep", "Zero"]
 MOST_ADAPTERS: Final = 1024  # of a deployment, as the status lists them
@@ -250,5 +250,6 @@ class Deployment:
     adapter_secrets: tuple[str, ...] = ()  # with tokens that InferenceAdapters may name, as those of its own adapters
     roles: Roles | None = None  # None: all replicas do the same
     canary: Canary | None = None  # it takes a share of another one's requests
+    pre_pull: PrePull | None = None  # None: a node fetches the model when a worker starts there
     replica_writers: tuple[str, ...] = ()  # field managers of spec.replicas: who wrote them last
     wake_intent: str = ""  # what gateways wrote last to have it woken, as it is; "" = nothing

@@ -16,12 +16,12 @@ from datetime import datetime
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from dormouse_kube.api import DISRUPTION_BUDGETS, NETWORK_POLICIES, SERVICES, KubeApi, Resource
+from dormouse_kube.api import DAEMON_SETS, DISRUPTION_BUDGETS, NETWORK_POLICIES, SERVICES, KubeApi, Resource
 from dormouse_kube.errors import Unavailable
 from dormouse_operator.decide.adapter_sets import merge
 from dormouse_operator.decide.questions import Questions, questions_of
 from dormouse_operator.decide.release import Release
-from dormouse_operator.manifests import ranks_service_name
+from dormouse_operator.manifests import pre_pull_name, ranks_service_name
 from dormouse_operator.model import (
     Contest,
     Deployment,
@@ -158,6 +158,7 @@ class Observer:
             inference_pool=pool,
             ranks_service=await self._ranks_service(snapshot, known.deployment),
             policy=await self._policy(snapshot, known.deployment),
+            pre_pull=await self._pre_pull(snapshot, known.deployment),
             budget=await self._budget(snapshot, known.deployment, questions),
             devices=await self._devices.of(known.deployment, (*known.pods, *chain(*known.followers.values()))),
         )
@@ -169,6 +170,7 @@ class Observer:
             meets_stranger=(snapshot.service is None and observed.service is not None)
             or (snapshot.ranks_service is None and observed.ranks_service is not None)
             or (snapshot.policy is None and observed.policy is not None)
+            or (snapshot.pre_pull is None and observed.pre_pull is not None)
             or pool is not None,
         )
 
@@ -219,6 +221,12 @@ class Observer:
         if snapshot.policy or self._release.arrows is None:
             return snapshot.policy
         return await self._kube.get(NETWORK_POLICIES, *deployment.key)
+
+    async def _pre_pull(self, snapshot: Snapshot, deployment: Deployment) -> Resource | None:
+        """Return the DaemonSet that has the model on nodes; not looked for where none is wanted."""
+        if snapshot.pre_pull or deployment.pre_pull is None:
+            return snapshot.pre_pull
+        return await self._kube.get(DAEMON_SETS, deployment.key.namespace, pre_pull_name(deployment.key.name))
 
     async def _ranks_service(self, snapshot: Snapshot, deployment: Deployment) -> Resource | None:
         """Return the Service under which the pods of groups find each other; not looked for where there are none."""

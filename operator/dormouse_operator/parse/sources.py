@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dormouse_operator.model import Hub, ModelImage, ModelSource, SecretKey
+from dormouse_operator.model import Hub, ModelImage, ModelSource, PrePull, SecretKey
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 
 MODELS_ROOT: Final = "/models"  # claims are mounted below it
@@ -41,6 +41,16 @@ def parse_model(spec: Raw, deployment: str) -> ModelSource:
     if not uri.startswith("pvc://") or not claim:
         raise _unknown(uri)
     return ModelSource(_below(MODELS_ROOT, claim, path), claim, name, None, size)
+
+
+def parse_pre_pull(spec: Raw) -> PrePull | None:
+    """Return which nodes fetch the model ahead, None for none. Raises SpecError where there is nothing to be kept."""
+    wanted, uri = spec["model"].get("prePull"), spec["model"]["uri"]
+    if wanted is None:
+        return None
+    if not (uri.startswith("oci://") or (uri.startswith("hf://") and "claimName" in (spec.get("cache") or {}))):
+        raise SpecError("spec.model.prePull needs spec.model.uri oci://, or hf:// with spec.cache.claimName; remove it")
+    return PrePull(dict(wanted.get("nodeSelector") or {}))
 
 
 def parse_secret(reference: Raw | None, *, default_key: str) -> SecretKey | None:

@@ -26,7 +26,7 @@ from dormouse_operator.parse.recorded import parse_status
 from dormouse_operator.parse.roles import parse_roles
 from dormouse_operator.parse.runtimes import require_fitting_runtime
 from dormouse_operator.parse.serving import parse_serving
-from dormouse_operator.parse.sources import parse_model, parse_secret
+from dormouse_operator.parse.sources import parse_model, parse_pre_pull, parse_secret
 from dormouse_operator.parse.uris import parse_uri
 from dormouse_operator.parse.values import Raw, SpecError, parse_bytes
 from dormouse_operator.parse.writers import parse_writers
@@ -73,6 +73,7 @@ def parse_deployment(raw: Raw) -> Deployment:
         serving=parse_serving(spec),
         roles=parse_roles(spec),
         canary=_parse_canary(raw),
+        pre_pull=parse_pre_pull(spec),
         replica_writers=parse_writers(metadata),
         wake_intent=(metadata.get("annotations") or {}).get(ANNOTATION_WAKE, ""),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dormouse_api.names import LABEL_COMPONENT, LABEL_DEPLOYMENT
 from dormouse_kube.api import (
+    DAEMON_SETS,
     DISRUPTION_BUDGETS,
     GPU_POOLS,
     INFERENCE_ADAPTERS,
@@ -23,7 +24,7 @@ from dormouse_kube.api import (
     Kind,
     Resource,
 )
-from dormouse_operator.manifests import ranks_service_name
+from dormouse_operator.manifests import pre_pull_name, ranks_service_name
 from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
 from dormouse_operator.watch.groups import Entry, Group, Slot, pack
 from dormouse_operator.watch.members import Members, pool_named_by
@@ -39,6 +40,7 @@ SELECTORS: dict[Kind, str] = {
     SERVICES: LABEL_DEPLOYMENT,
     DISRUPTION_BUDGETS: LABEL_DEPLOYMENT,
     NETWORK_POLICIES: LABEL_DEPLOYMENT,
+    DAEMON_SETS: LABEL_DEPLOYMENT,
 }
 _REMEMBERED = 4096  # objects that are gone: long enough for every answer that is still under way
 
@@ -97,6 +99,7 @@ class Cache:
             ranks_service=group.get((SERVICES.plural, ranks_service_name(key.name))),
             budget=budget,
             policy=policy,
+            pre_pull=group.get((DAEMON_SETS.plural, pre_pull_name(key.name))),
             rival=self.claims.rival_of(key),
             pool=self._pool(pool),
             adapters=_adapters(group),

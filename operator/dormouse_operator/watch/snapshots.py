@@ -19,6 +19,7 @@ class Snapshot(NamedTuple):
     ranks_service: Resource | None  # the one under which the pods of groups find each other
     budget: Resource | None  # the disruption budget of the deployment's name
     policy: Resource | None  # the network policy of the deployment's name
+    pre_pull: Resource | None  # the DaemonSet that has its model on nodes
     rival: str  # who has its model name, or had it lately, as NAMESPACE/NAME; "" = itself
     pool: Resource | None  # that it names
     adapters: tuple[Resource, ...]  # InferenceAdapters that name it
