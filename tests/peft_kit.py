@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from peft import (
     get_peft_model,
 )
 from transformers import AutoModelForCausalLM
+
+from dormouse_worker.model.testing_reference import NUM_KEPT, Stamp, stamp_of
 
 SOFT_PROMPTS: Any = {
     "PROMPT_TUNING": PromptTuningConfig,
@@ -90,6 +93,18 @@ def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int)
     return directory
 
 
+@functools.lru_cache(maxsize=NUM_KEPT)
+def _read(folders: tuple[Path, ...], stamps: tuple[Stamp, ...], ignore_eos: bool) -> Any:
+    """Return a base with its adapter, if there is one; as `read_reference` does."""
+    del stamps
+    base, *adapters = folders
+    with torch.random.fork_rng(devices=[]), _peft_asks_what_is_deprecated():
+        model = PeftModel.from_pretrained(_base(base), str(adapters[0])) if adapters else _base(base)
+    if ignore_eos:
+        model.generation_config.eos_token_id = None
+    return model
+
+
 def greedy_tokens(
     base: Path,
     adapter: Path | None,
@@ -100,10 +115,8 @@ def greedy_tokens(
     **sampling: Any,
 ) -> list[int]:
     """Return the tokens of peft's greedy `generate` in float32; without an adapter those of transformers."""
-    with _peft_asks_what_is_deprecated():
-        model = PeftModel.from_pretrained(_base(base), str(adapter)) if adapter else _base(base)
-    if ignore_eos:
-        model.generation_config.eos_token_id = None
+    folders = [base, adapter] if adapter else [base]
+    model = _read(tuple(folders), tuple(map(stamp_of, folders)), ignore_eos)
     ids = torch.tensor([list(prompt)])
     with torch.no_grad(), _peft_finds_positions_itself():
         output = model.generate(

@@ -12,6 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dormouse_worker.model.testing_reference import read_reference
+
 VOCAB_SIZE = 260  # 256 bytes and 4 special tokens
 BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
 SPECIAL_TOKENS = ("<s>", "</s>", "<|user|>", "<|assistant|>")
@@ -168,8 +170,7 @@ def write_tiny_tokenizer(directory: Path) -> None:
 
 def reference_generate(directory: Path, prompt: list[int], max_tokens: int, *, ignore_eos: bool = True) -> list[int]:
     """Return what transformers' own greedy `generate` says after the prompt, in float32."""
-    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)  # nosec B615  # of a directory
-    model.eval()
+    model = read_reference(AutoModelForCausalLM, directory)
     eos = None if ignore_eos else EOS
     generated = model.generate(
         torch.tensor([prompt]),

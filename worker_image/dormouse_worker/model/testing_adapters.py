@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dormouse_worker.model.testing_reference import read_reference
+
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 SPREAD = 0.2  # of the weights: wide enough that an adapter changes what a tiny model says
 
@@ -30,7 +32,7 @@ def write_adapter(
 ) -> Path:
     """Write an adapter of a base model's directory; return its own. `config` replaces or adds fields."""
     generator = torch.Generator().manual_seed(seed)
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)  # nosec B615  # of a directory
+    model = read_reference(AutoModelForCausalLM, base)
     tensors = {}
     for name, module in model.named_modules():
         if type(module) is nn.Linear and name.rpartition(".")[2] in targets and ".layers." in name:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from dormouse_worker.model.testing import VOCAB_SIZE, write_tiny_tokenizer
+from dormouse_worker.model.testing_reference import read_reference
 
 MAX_POSITIONS = 66  # RoBERTa's kinds count from 2 on
 
@@ -95,12 +95,9 @@ def write_tiny_encoder(
 
 def reference_hidden(directory: Path, token_ids: Sequence[int]) -> torch.Tensor:
     """Return what transformers' own attention makes of one text alone: hidden states [T, H] in float32."""
-    config = AutoConfig.from_pretrained(directory)  # nosec B615  # of a directory
-    model: Any = AutoModel.from_pretrained(  # nosec B615  # of a directory
-        directory, config=copy.deepcopy(config), dtype=torch.float32, attn_implementation="eager"
-    )
+    model = read_reference(AutoModel, directory, attn_implementation="eager")
     with torch.inference_mode():
-        hidden: torch.Tensor = model.eval()(input_ids=torch.tensor([list(token_ids)])).last_hidden_state[0]
+        hidden: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)])).last_hidden_state[0]
     return hidden
 
 
@@ -123,13 +120,11 @@ def write_tiny_classifier(
 
 def reference_logits(directory: Path, token_ids: Sequence[int], second_start: int = 0) -> torch.Tensor:
     """Return what transformers' own classifier makes of one text alone, or of a pair: [labels] in float32."""
-    model: Any = AutoModelForSequenceClassification.from_pretrained(  # nosec B615  # of a directory
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
+    model = read_reference(AutoModelForSequenceClassification, directory, attn_implementation="eager")
     types = {"token_type_ids": torch.tensor([[int(place >= second_start) for place in range(len(token_ids))]])}
     with torch.inference_mode():
         given = torch.tensor([list(token_ids)])
-        logits: torch.Tensor = model.eval()(input_ids=given, **(types if second_start else {})).logits[0]
+        logits: torch.Tensor = model(input_ids=given, **(types if second_start else {})).logits[0]
     return logits
 
 

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from dormouse_worker.model.testing import BOS, EOS, MAX_POSITIONS, VOCAB_SIZE, write_tiny_tokenizer
+from dormouse_worker.model.testing_reference import read_reference
 
 WIDTH = 0.3  # of what is added to weights
 _T5: Mapping[str, Any] = MappingProxyType(
@@ -93,8 +94,7 @@ def write_two_sided(
 
 def answers_of(directory: Path, prompts: Sequence[Sequence[int]], max_tokens: int, **arguments: Any) -> list[list[int]]:
     """Return what transformers' greedy `generate` answers to each prompt alone in float32, behind the opening."""
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32)  # nosec B615  # of a directory
-    model.eval()
+    model = read_reference(AutoModelForSeq2SeqLM, directory)
     num_opening = 1 if model.generation_config.forced_bos_token_id is None else 2
     how = {"do_sample": False, "num_beams": 1, "eos_token_id": None, "max_length": None, **arguments}
     answers: list[list[int]] = []

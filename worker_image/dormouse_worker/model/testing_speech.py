@@ -14,6 +14,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
+from dormouse_worker.model.testing_reference import read_reference
+
 RATE_HZ = 16_000
 NUM_BYTES = 256  # tokens of text, where nothing else is asked for
 _SPECIAL = (
@@ -55,8 +57,7 @@ def write_whisper(
 
 def heard(directory: Path, sound: npt.NDArray[np.float32], **arguments: Any) -> list[Mapping[str, Any]]:
     """Return the segments that transformers' `generate` hears, computed in float32."""
-    module = WhisperForConditionalGeneration.from_pretrained(directory, dtype=torch.float32)  # nosec B615  # a directory
-    module.eval()
+    module = read_reference(WhisperForConditionalGeneration, directory)
     extractor = WhisperFeatureExtractor.from_pretrained(directory)  # nosec B615  # of a directory
     is_long = len(sound) > extractor.n_samples
     how: Any = {"truncation": False, "padding": "longest", "return_attention_mask": True} if is_long else {}

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMultimodalLM
 from dormouse_worker.common.images import ImageInput
 from dormouse_worker.model.testing import EOS, write_tiny_tokenizer
 from dormouse_worker.model.testing_hearing import HEARING
+from dormouse_worker.model.testing_reference import read_reference
 from dormouse_worker.model.testing_vision_families import CASES, IMAGE, Picture
 
 VIDEO = IMAGE + 1  # the placeholder's id
@@ -130,8 +131,7 @@ def reference_vision(
 
     `moments` are as in `build_prompt`; steps of a video take so many seconds each.
     """
-    model: Any = AutoModelForMultimodalLM.from_pretrained(directory, dtype=torch.float32)  # nosec B615
-    model.eval()
+    model = read_reference(AutoModelForMultimodalLM, directory)
     tokens, _ = build_prompt(parts, folder, moments)
     pictures = [part for part in parts if isinstance(part, Picture)]
     arguments = _joined(pictures) if pictures else {}
