@@ -11,7 +11,6 @@ import sys
 from asyncio.subprocess import PIPE
 
 import pytest
-import torch
 
 from dormouse_api.v1 import inference_pb2 as pb
 from tests.cli.test_cli import ENV
@@ -46,7 +45,6 @@ def drafters(plain, tiny_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("drafters")
     answer = plain.stream(PROMPT, max_tokens=LONG // 2, temperature=0, ignore_eos=True)
     learned = [*PROMPT, *(token for message in answer for token in message.token_ids)]
-    torch.set_num_threads(1)  # several wait for each other where others compute, too
     return {
         "draft": draft_kit.same(root / "model", tiny_model),
         "eagle": draft_kit.head(root / "head", tiny_model, rows=[learned], steps=12),

@@ -20,15 +20,6 @@ PLAIN = {"ignorant": PlainFirst, "third, ignorant": PlainThird}
 LONG = [(7 * place) % 250 for place in range(80)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Let torch teach and compare by one thread: several wait for each other where others compute, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def truth(tiny_model):
     """Return what a rank without drafts says to each of ASKED, alone."""

@@ -10,15 +10,6 @@ import torch
 from dormouse_worker.model.testing import write_tiny_model
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    """Tiny tensors compute faster on one thread, and the machine is shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def _same_numbers():
     """Whatever was tested before, a test draws the same numbers."""
