@@ -12,6 +12,11 @@ STEADY := $(PY) -m pytest --randomly-seed=1
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse
 
+# where that is tested
+PURE_TESTS := tests/operator_ tests/worker/engine
+
+QUICK := "not cluster and not gpu and not slow"
+
 # what is no unit test
 APART := --ignore=tests/e2e --ignore=tests/faults --ignore=tests/integration --ignore=tests/outside
 
@@ -69,8 +74,19 @@ demo-model: install ## Download and convert the demo's chat model (93 MB, cached
 
 .PHONY: unit
 unit: install ## Unit tests (no cluster, no network)
-	$(STEADY) -n 3 --dist worksteal -m "not cluster and not gpu and not slow" tests $(APART) --ignore=tests/worker/engine --ignore=tests/operator_ --durations=10
-	$(STEADY) -n 2 --dist worksteal -m "not cluster and not gpu" tests/operator_ tests/worker/engine $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(MAKE) --no-print-directory -j 2 unit-worker unit-others unit-pure
+
+.PHONY: unit-worker
+unit-worker: install ## Of them, those of the worker: each process imports torch
+	$(STEADY) -n 2 --dist worksteal -m $(QUICK) tests/worker --ignore=tests/worker/engine --durations=10
+
+.PHONY: unit-others
+unit-others: install ## Of them, those of all other parts, which wait now and then
+	$(STEADY) -m $(QUICK) tests $(APART) --ignore=tests/worker $(PURE_TESTS:%=--ignore=%) --durations=10
+
+.PHONY: unit-pure
+unit-pure: install ## Of them, those of what decides, which have to reach every branch of it
+	$(STEADY) -n 2 --dist worksteal -m "not cluster and not gpu" $(PURE_TESTS) $(PURE:%=--cov=dormouse_operator.%) --cov=dormouse_worker.engine --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: integration
 integration: install model demo-model ## Real processes, real models, no cluster
