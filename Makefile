@@ -170,7 +170,7 @@ bench-speech-peers: install ## Make the environment of the Whisper programs that
 	$(PY) -m bench.speech_env
 
 .PHONY: bench-processor-peers
-bench-processor-peers: install ## Make the environment of OpenVINO and llama.cpp, which our vectors and weights of few bits are compared with (300 MB)
+bench-processor-peers: install ## Make the environment of OpenVINO, llama.cpp and onnxruntime-genai, which our vectors and weights of few bits are compared with (300 MB)
 	$(PY) -m bench.processor_env
 
 .PHONY: bench-operator

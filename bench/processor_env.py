@@ -1,4 +1,7 @@
-"""Makes the environment of OpenVINO and llama.cpp: `python -m bench.processor_env`. Measured, never used."""
+"""Makes the environment of OpenVINO, llama.cpp and onnxruntime-genai: `python -m bench.processor_env`.
+
+They are measured, and never used.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ MAKE = "make bench-processor-peers"
 def main() -> None:
     """Make the environment and print its folder."""
     with machine_lock(PEERS.kind):
-        print(PEERS.make("downloading and installing OpenVINO and llama.cpp", lambda _: None))
+        print(PEERS.make("downloading and installing OpenVINO, llama.cpp and onnxruntime-genai", lambda _: None))
 
 
 if __name__ == "__main__":

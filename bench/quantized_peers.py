@@ -1,10 +1,11 @@
-"""Weights of few bits beside llama.cpp's and OpenVINO's: W2 and W4 of q05, perplexity beside GGUF's formats.
+"""Weights of few bits beside llama.cpp's, OpenVINO's and ONNX's: W2 and W4 of q05, perplexity beside GGUF's formats.
 
 All engines answer in turns and rest while another is asked; medians of the repetitions count. llama.cpp has GGUF files
-in Q8_0 and Q4_0 (the embedding in Q8_0), OpenVINO int8 with a scale for each output and int4 with one for 64 inputs. W4
-is 64 requests of 32 tokens out, of one length, which OpenVINO computes as one static batch. `--models tiny` measures
-perplexity alone: under our int8 and int4, and under weights as GGUF rounds them, in our kernels, which round no rows.
-Without `make bench-processor-peers` there is nobody to compare with.
+in Q8_0 and Q4_0 (the embedding in Q8_0), OpenVINO int8 with a scale for each output and int4 with one for 64 inputs,
+onnxruntime-genai int4 with one for 32, also in the head. W4 is 64 requests of 32 tokens out, of one length, which
+OpenVINO computes as one static batch. `--models tiny` measures perplexity alone: under our int8 and int4, and under
+weights as GGUF rounds them, in our kernels, which round no rows. Without `make bench-processor-peers` there is nobody
+to compare with.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ from tools.train_model import Recipe
 from tools.train_model import make as train
 
 MODEL, TRAINED = "q05", "tiny"  # of --models
-LLAMA, OPENVINO = "llama.cpp", "OpenVINO"
+LLAMA, OPENVINO, ONNX = "llama.cpp", "OpenVINO", "onnxruntime-genai"
 FORMATS = {"int8": "Q8_0", "int4": "Q4_0"}  # of GGUF, beside ours
 METHODS_OF_PEERS = tuple(FORMATS)
 TOKEN_GOALS: Mapping[tuple[str, str], Goal] = {  # "so many times as fast", as times
     (LLAMA, "int8"): RatioAtMost(1 / 1.25),
     (OPENVINO, "int8"): RatioAtMost(1 / 1.25),
     (LLAMA, "int4"): RatioAtMost(1 / 1.3),
+    (ONNX, "int4"): RatioAtMost(1 / 1.3),
 }
 FIRST_GOALS: Mapping[tuple[str, str], Goal] = {
     (OPENVINO, "int8"): RatioAtMost(1 / 1.3),
@@ -72,7 +74,7 @@ def measure(options: Options, console: Console) -> list[Row]:
 
 def _speed(options: Options, console: Console) -> Iterator[Row]:
     if not PEERS.is_made:
-        console.print(f"  llama.cpp and OpenVINO are not there: {MAKE}", style="yellow", highlight=False)
+        console.print(f"  the programs to compare with are not there: {MAKE}", style="yellow", highlight=False)
         return
     use_threads(options)
     model, threads = str(ensure_model(MODEL, "bf16")), str(options.threads or len(cores_of(options)))
@@ -91,9 +93,10 @@ def _speed(options: Options, console: Console) -> Iterator[Row]:
             )
             for method, kind in FORMATS.items()
         }
+        onnx = {f"{ONNX} int4": stack.enter_context(_peer("bench.onnx_peer", model, threads))}
         rounds = range(options.reps + 1)
         alone = laps_of(
-            {**ours, **openvino, **llama}, [requests_of("W2", MODEL, rep, options) for rep in rounds], console
+            {**ours, **openvino, **llama, **onnx}, [requests_of("W2", MODEL, rep, options) for rep in rounds], console
         )
         wide = laps_of({**ours, **openvino}, [requests_of("W4", MODEL, rep, options) for rep in rounds], console)
     if options.results_dir:
@@ -110,8 +113,10 @@ def alone_rows(laps: Laps) -> Iterator[Row]:
     """Yield times to the first token and per token, ours beside theirs of as many bits."""
     first, each = _times_ms(laps)
     for method, kind in FORMATS.items():
-        for peer, known_as in ((LLAMA, kind), (OPENVINO, method)):
+        for peer, known_as in ((LLAMA, kind), (OPENVINO, method), (ONNX, method)):
             what, side, key = f"{MODEL} {method} beside {peer} {known_as}", f"{peer} {method}", (peer, method)
+            if side not in laps:
+                continue
             yield Row(f"time per output token W2, {what}", each[method], "ms", each[side], TOKEN_GOALS.get(key))
             yield Row(f"time to first token W2, {what}", first[method], "ms", first[side], FIRST_GOALS.get(key))
 

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from bench.gguf_model import write_gguf
 from bench.plain_tensors import PlainTensors
-from bench.quantized_peers import LLAMA, METHODS_OF_PEERS, OPENVINO, alone_rows, draw_answers, wide_rows
+from bench.quantized_peers import LLAMA, METHODS_OF_PEERS, ONNX, OPENVINO, alone_rows, draw_answers, wide_rows
 from bench.replies import Reply
 
 CONFIG = {
@@ -73,6 +73,7 @@ def test_each_engine_stands_beside_those_of_as_many_bits():
     laps = {"int8": answers(0.1, 0.02), "int4": answers(0.2, 0.01)}
     laps |= {f"{LLAMA} {method}": answers(0.4, 0.04) for method in METHODS_OF_PEERS}
     laps |= {f"{OPENVINO} {method}": answers(0.1, 0.01) for method in METHODS_OF_PEERS}
+    laps[f"{ONNX} int4"] = answers(0.3, 0.012)
     rows = {row.what: row for row in [*alone_rows(laps), *wide_rows(laps)]}
     ahead, behind = (
         rows[f"time per output token W2, q05 int8 beside {peer}"] for peer in (f"{LLAMA} Q8_0", f"{OPENVINO} int8")
@@ -80,6 +81,9 @@ def test_each_engine_stands_beside_those_of_as_many_bits():
     assert (round(ahead.ours), round(ahead.peer), ahead.goal.holds(ahead.ours, ahead.peer)) == (20, 40, True)
     assert (round(behind.peer), behind.goal.holds(behind.ours, behind.peer)) == (10, False)
     assert round(rows[f"time to first token W2, q05 int4 beside {LLAMA} Q4_0"].peer) == 400
+    near = rows[f"time per output token W2, q05 int4 beside {ONNX} int4"]
+    assert (round(near.peer), near.goal.holds(near.ours, near.peer)) == (12, False)
+    assert f"time per output token W2, q05 int8 beside {ONNX} int8" not in rows
     assert round(rows[f"W4 of 32 out, q05 int8 beside {OPENVINO} int8"].ours, 1) == 21.4
 
 
