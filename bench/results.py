@@ -24,6 +24,7 @@ from rich.table import Table
 from tools.bootstrap import ROOT
 
 RESULTS_DIR = ROOT / "bench" / "results"
+KINDS = ("amx_bf16", "avx512_bf16", "avx512_vnni", "avx512f", "avx2")  # of processors, the widest first
 PICTURES = ROOT / "docs" / "pictures"  # of measurements that a page shows
 DIGITS = 4  # significant ones; more is noise
 OTHERS_ROWS = {"gateway": ("lost or duplicated", "SIGKILL of")}  # how rows of `make e2e-ladder` in a result begin
@@ -187,7 +188,14 @@ def describe_machine(cpu_info: str, memory_info: str, num_cores: int) -> str:
     model = re.search(r"^model name\s*:\s*(.+)$", cpu_info, re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB$", memory_info, re.MULTILINE)
     size = f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "unknown memory"
-    return f"{model[1].strip() if model else 'unknown processor'}, {num_cores} cores, {size}"
+    name, widest = model[1].strip() if model else "unknown processor", _widest_of(cpu_info)
+    return f"{name}{f' with {widest}' if widest else ''}, {num_cores} cores, {size}"
+
+
+def _widest_of(cpu_info: str) -> str:
+    """Return the most that such a processor computes with, as Linux names it: names are sold for several of them."""
+    flags = re.search(r"^flags\s*:(.+)$", cpu_info, re.MULTILINE)
+    return next((kind for kind in KINDS if flags and f" {kind} " in f"{flags[1]} "), "")
 
 
 def commit() -> str:

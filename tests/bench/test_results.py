@@ -91,6 +91,8 @@ def test_the_machine_is_described_without_its_name():
     cpu_info = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz \n\nprocessor\t: 1\nmodel name\t: Fast CPU @ 3 GHz\n"
     memory_info = "MemTotal:       25165824 kB\nMemFree:         1000 kB\n"
     assert describe_machine(cpu_info, memory_info, 2) == "Fast CPU @ 3 GHz, 2 cores, 24 GiB"
+    cpu_info += "flags\t\t: fpu avx2 avx512f avx512_bf16\n"
+    assert describe_machine(cpu_info, memory_info, 2) == "Fast CPU @ 3 GHz with avx512_bf16, 2 cores, 24 GiB"
 
 
 def test_a_machine_that_does_not_say_what_it_is_is_unknown():
