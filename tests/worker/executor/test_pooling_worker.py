@@ -84,8 +84,9 @@ def test_vectors_are_the_same_bits_after_a_sleep_whole_or_in_parts(model, make, 
         assert vectors(executor) == before
 
 
-def test_numbers_of_a_classifier_are_the_same_bits_after_a_sleep(tmp_path, make):
-    executor = start(make(write_tiny_classifier(tmp_path)))
+@pytest.mark.parametrize("architecture", ["bert", "qwen3"])
+def test_numbers_of_a_classifier_are_the_same_bits_after_a_sleep(tmp_path, make, architecture):
+    executor = start(make(write_tiny_classifier(tmp_path, architecture)))
     before = vectors(executor)
     executor.sleep(2, TAGS)
     assert executor.prepare_wake_up(TAGS) == 0

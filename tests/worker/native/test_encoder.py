@@ -1,8 +1,8 @@
-"""What encoders compute between products, against torch in float64, in every variant."""
+"""What vectors are computed by between products, against torch in float64, in every variant."""
 
 import pytest
 import torch
-from torch.nn.functional import gelu, layer_norm
+from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
 from dormouse_worker.native import abi
 
@@ -21,17 +21,54 @@ def test_a_sum_is_normalized_row_by_row_also_in_place(kernels, num_rows, columns
     torch.testing.assert_close(rows.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("num_rows", "columns"), [(3, 7), (5, 16), (700, 60)])
+@pytest.mark.parametrize("keeps_mean", [False, True])
+def test_a_norm_may_have_no_bias_and_keep_the_mean(kernels, num_rows, columns, keeps_mean):
+    generator = torch.Generator().manual_seed(num_rows)
+    rows = torch.randn(num_rows, columns, generator=generator) * 3 + 2
+    weight = torch.randn(columns, generator=generator)
+    by = rms_norm if keeps_mean else lambda x, shape, weight, eps: layer_norm(x, shape, weight, None, eps)
+    expected = by(rows.double(), (columns,), weight.double(), 1e-5)
+    norm = abi.LayerNorm(weight.data_ptr(), None, 1e-5, keeps_mean)
+    kernels.normalize(rows.data_ptr(), None, norm, rows.data_ptr(), num_rows=num_rows, columns=columns)
+    torch.testing.assert_close(rows.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_rows", "num_heads", "size"), [(1, 1, 2), (7, 3, 10), (300, 4, 64), (5, 2, 256)])
+def test_heads_turn_by_their_rows_positions(kernels, num_rows, num_heads, size):
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.randn(num_rows, num_heads, size, generator=generator)
+    positions = torch.arange(num_rows).flip(0) * 3
+    inv_freq = 1 / 1e4 ** (torch.arange(0, size, 2) / size)
+    angles = (positions[:, None].float() * inv_freq).double()[:, None]
+    first, second = rows.double().chunk(2, -1)
+    turned = (first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin())
+    places = (positions.data_ptr(), inv_freq.data_ptr())
+    kernels.rotate(rows.data_ptr(), *places, num_rows=num_rows, num_heads=num_heads, size=size)
+    torch.testing.assert_close(rows.double(), torch.cat(turned, -1), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 100_003])
+@pytest.mark.parametrize(("kind", "gate"), [(abi.GELU, gelu), (abi.SILU, silu)])
+def test_a_gate_lets_through_of_what_stands_beside_it(kernels, count, kind, gate):
+    numbers, others = torch.linspace(-120, 12, count), torch.linspace(3, -4, count)
+    expected = gate(numbers.double()) * others.double()
+    kernels.gate(kind, numbers.data_ptr(), others.data_ptr(), count=count)
+    torch.testing.assert_close(numbers.double(), expected, atol=2e-6, rtol=2e-6)
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 100_003])
 def test_gelu_is_the_one_with_the_error_function(kernels, count):
     numbers = torch.linspace(-12, 12, count) if count > 1 else torch.tensor([-0.75])
     expected = gelu(numbers.double())
-    kernels.gate(numbers.data_ptr(), count)
+    kernels.gate(abi.GELU, numbers.data_ptr(), None, count=count)
     torch.testing.assert_close(numbers.double(), expected, atol=5e-7, rtol=5e-7)
 
 
-def test_what_is_no_number_stays_so(kernels):
+@pytest.mark.parametrize("kind", [abi.GELU, abi.SILU])
+def test_what_is_no_number_stays_so(kernels, kind):
     numbers = torch.full((40,), 1.0)
     numbers[[3, 39]] = torch.tensor([float("nan"), float("inf")])
-    kernels.gate(numbers.data_ptr(), 40)
+    kernels.gate(kind, numbers.data_ptr(), None, count=40)
     assert not torch.isfinite(numbers[[3, 39]]).any()
     assert torch.isfinite(numbers).sum() == 38

@@ -60,7 +60,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "electra": {**_ENCODER, "embedding_size": 16},  # embeddings of another width
         "albert": {**_ENCODER, "embedding_size": 16},  # one layer, many times
         "eurobert": {**_DECODER, "mask_token_id": 2},  # a decoder's blocks that see both ways
-        "qwen3": _DECODER,  # causal
+        "llama": _DECODER,  # causal
+        "qwen3": _DECODER,
         "qwen2": {**_DECODER, "is_causal": False},  # a decoder that was told to see both ways
         "mistral": {**_DECODER, "sliding_window": 8},
         "gemma3_text": {

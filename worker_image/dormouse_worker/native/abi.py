@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 16
+VERSION = 17
 FLOAT32, BFLOAT16 = 0, 1
 PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4, W8_4, W8_8 = range(9)
+GELU, SILU = range(2)
 LATE = 1
 MAX_HEAD_SIZE = 256  # numbers of a head: MAX_HEAD in `src/unit.h`
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend
@@ -93,9 +94,9 @@ class Norm(ctypes.Structure):
 
 
 class LayerNorm(ctypes.Structure):
-    """A norm by mean and variance, of float32 [columns] each."""
+    """A norm by mean and variance, or by the root mean square; of float32 [columns] each, no bias = null."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("eps", c_double))
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("eps", c_double), ("keeps_mean", c_int64))
 
 
 class Layer(ctypes.Structure):

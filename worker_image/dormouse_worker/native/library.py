@@ -90,9 +90,16 @@ class Kernels:
         """Fill `out`, float32 [rows, columns], with the norm of the sum of both; it may be one of them."""
         self._library.dm_normalize(self._handle, rows, more, byref(norm), num_rows, columns, out)
 
-    def gate(self, numbers: int, count: int) -> None:
-        """Replace float32 numbers x by x · Φ(x): GELU as it is defined."""
-        self._library.dm_gate(self._handle, numbers, count)
+    def gate(self, kind: int, numbers: int, others: int | None, *, count: int) -> None:
+        """Replace float32 numbers by what a gate lets through, times the others beside them if there are any.
+
+        GELU is as it is defined, without an approximation.
+        """
+        self._library.dm_gate(self._handle, kind, numbers, others, count)
+
+    def rotate(self, rows: int, positions: int, inv_freq: int, *, num_rows: int, num_heads: int, size: int) -> None:
+        """Turn float32 heads [rows, heads, size] by their rows' positions, int64, times float32 [size / 2]."""
+        self._library.dm_rotate(self._handle, rows, positions, inv_freq, num_rows, num_heads, size)
 
     def desk_bytes(self, vocab_size: int) -> int:
         """Return what choosing tokens needs for each desk, a place where one row is worked on."""
@@ -186,7 +193,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_write": (None, [c_void_p, layer, c_int64, group, heads, heads]),
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
         "dm_normalize": (None, [c_void_p, c_void_p, c_void_p, POINTER(abi.LayerNorm), c_int64, c_int64, c_void_p]),
-        "dm_gate": (None, [c_void_p, c_void_p, c_int64]),
+        "dm_gate": (None, [c_void_p, c_int64, c_void_p, c_void_p, c_int64]),
+        "dm_rotate": (None, [c_void_p, *[c_void_p] * 3, *sizes]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),
         "dm_checksum": (c_uint64, [c_void_p, c_void_p, c_int64, c_int64]),

@@ -106,8 +106,9 @@ def test_an_engine_from_start_to_end_imports_neither_torch_nor_transformers(tiny
     assert (tmp_path / "saved" / "config.json").is_file()
 
 
-def test_neither_is_for_an_encoder_that_makes_vectors(tmp_path):
-    program = [sys.executable, "-c", EMBEDDER, str(write_tiny_encoder(tmp_path))]
+@pytest.mark.parametrize("architecture", ["bert", "qwen3"])
+def test_neither_is_for_a_model_that_makes_vectors(tmp_path, architecture):
+    program = [sys.executable, "-c", EMBEDDER, str(write_tiny_encoder(tmp_path, architecture))]
     assert json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout) == []
 
 

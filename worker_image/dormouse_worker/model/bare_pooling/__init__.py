@@ -1,1 +1,1 @@
-"""Encoders that make vectors, computed by our kernels: no torch, no transformers."""
+"""Encoders and decoders that make vectors, labels or scores, computed by our kernels: no torch, no transformers."""

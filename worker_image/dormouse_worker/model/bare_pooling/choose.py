@@ -1,4 +1,4 @@
-"""Whether an encoder's files are what is computed without torch. Pure."""
+"""Whether the files of a model for vectors, labels or scores are what is computed without torch. Pure."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.common.tasks import HEADS
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.model.bare.choose import STORED, odd_tensors
-from dormouse_worker.model.bare_pooling.config import EncoderConfig, read_encoder, shapes_of, unused_of
-from dormouse_worker.model.bare_pooling.families import EMBEDDED
+from dormouse_worker.model.bare_pooling.network import NetworkConfig, read_network
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.pooling.made import Made, read_made
 from dormouse_worker.native.library import Kernels
 
 
-def read_embedder(settings: EngineSettings, task: str, files: ModelFiles, kernels: Kernels) -> EncoderConfig | Unfit:
-    """Return the sizes of an encoder whose files are what is computed without torch, or where they differ."""
-    config = read_encoder(files.config, has_head=task in HEADS)
+def read_embedder(settings: EngineSettings, task: str, files: ModelFiles, kernels: Kernels) -> NetworkConfig | Unfit:
+    """Return the sizes of a model whose files are what is computed without torch, or where they differ."""
+    config = read_network(files.config, files.tensors, has_head=task in HEADS)
     if isinstance(config, Unfit):
         return config
     reason = next(_differences(settings, config, files, kernels), None)
     return config if reason is None else Unfit(reason)
 
 
-def stored_type(config: EncoderConfig, files: ModelFiles) -> str:
+def stored_type(config: NetworkConfig, files: ModelFiles) -> str:
     """Return the type of the files' weights, bfloat16 or float32; where they have others, they are not read here."""
-    words = files.tensors.get(config.table(EMBEDDED[0]))
+    words = files.tensors.get(config.words)
     return "bfloat16" if words is not None and words.dtype == STORED["bfloat16"] else "float32"
 
 
@@ -36,7 +35,7 @@ def count_labels(made: Made) -> int:
     return 0 if made.head is None else len(made.head.labels)
 
 
-def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFiles, kernels: Kernels) -> Iterator[str]:
+def _differences(settings: EngineSettings, config: NetworkConfig, files: ModelFiles, kernels: Kernels) -> Iterator[str]:
     if files.gguf is not None:
         yield "its weights lie in a GGUF file"
     if settings.quantization != NONE:
@@ -47,7 +46,7 @@ def _differences(settings: EngineSettings, config: EncoderConfig, files: ModelFi
     if stored == "bfloat16" and kernels.multiplies_bfloat16:
         yield "its weights are bfloat16, which this processor multiplies, and torch does so faster"
     made = read_made(settings, files)
-    shapes = shapes_of(config, count_labels(made))
-    yield from odd_tensors(shapes, files.tensors, STORED[stored], unused_of(config) - shapes.keys())
+    shapes = config.shapes(count_labels(made))
+    yield from odd_tensors(shapes, files.tensors, STORED[stored], config.unused - shapes.keys())
     if made.pooling.dense:
         yield "a layer stands behind its pooling"

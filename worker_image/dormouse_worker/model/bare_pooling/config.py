@@ -1,4 +1,4 @@
-"""What config.json says of an encoder that needs no torch, and which tensors its files have. Pure.
+"""What config.json says of an encoder with learned positions, and which tensors its files have. Pure.
 
 Read strictly, as `model.bare.config` is: what is not known here is left to transformers.
 """
@@ -13,8 +13,9 @@ from typing import Any
 from dormouse_worker.files.head_files import SEQUENCE_CLASSIFIER
 from dormouse_worker.model.bare.config import odd_words
 from dormouse_worker.model.bare_pooling.families import EMBEDDED, FAMILIES, Family
+from dormouse_worker.model.bare_pooling.heads import HeadNames
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, wrong_eps, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
-from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
 _SIZES = (
     "hidden_size",
@@ -33,48 +34,6 @@ _FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformer
         "is_decoder": False,
         "position_embedding_type": "absolute",
         "sinusoidal_pos_embds": False,
-    }
-)
-_SAY_NOTHING = frozenset(  # of what a pass computes
-    {
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "_num_labels",
-        "architectures",
-        "attention_dropout",
-        "attention_probs_dropout_prob",
-        "bos_token_id",
-        "classifier_dropout",
-        "directionality",
-        "dropout",
-        "dtype",
-        "eos_token_id",
-        "finetuning_task",
-        "gradient_checkpointing",
-        "hidden_dropout_prob",
-        "id2label",  # of heads, as the next ones: see `files.head_files`
-        "initializer_range",
-        "label2id",
-        "matryoshka_dimensions",  # of vectors, see `files.task_files`
-        "model_type",
-        "num_labels",
-        "output_past",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-        "problem_type",
-        "qa_dropout",
-        "sbert_ce_default_activation_function",
-        "sentence_transformers",
-        "seq_classif_dropout",
-        "tie_weights_",
-        "tie_word_embeddings",
-        "tokenizer_class",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
     }
 )
 _UNUSED = (  # of files: what stands behind the last layer, and places counted
@@ -111,6 +70,35 @@ class EncoderConfig:
         """Return the tables whose rows are added up for a token."""
         return EMBEDDED if self.type_vocab_size else EMBEDDED[:-1]
 
+    @property
+    def words(self) -> str:
+        """Return the name of the tensor with what stands for each token."""
+        return self.table(EMBEDDED[0])
+
+    @property
+    def max_length(self) -> int:
+        """Return the longest text in tokens."""
+        return self.max_position_embeddings - self.first_position
+
+    @property
+    def head(self) -> HeadNames:
+        """Return what stands behind it where it classifies."""
+        return self.family.head
+
+    @property
+    def eps(self) -> float:
+        """Return what its norms add to the variance."""
+        return self.layer_norm_eps
+
+    @property
+    def padding(self) -> int | None:
+        """Return which token no head reads: there is none."""
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Return the names of tensors that may lie in the files, and that no pass of an encoder reads."""
+        return frozenset(self.root + name for name in _UNUSED)
+
     def table(self, name: str) -> str:
         """Return what such a table's tensor is called."""
         return f"{self.root}embeddings.{name}.weight"
@@ -119,13 +107,29 @@ class EncoderConfig:
         """Return how the names of a layer's tensors begin."""
         return self.root + self.family.layer.begins.format(layer)
 
+    def shapes(self, num_labels: int = 0) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor that a pass reads, by name; of a classifier with so many labels, 0 = none."""
+        hidden, inner, names = self.hidden_size, self.intermediate_size, self.family.layer
+        counts = (self.vocab_size, self.max_position_embeddings, self.type_vocab_size)
+        shapes: dict[str, tuple[int, ...]] = {
+            self.table(name): (count, hidden) for name, count in zip(self.embedded, counts, strict=False)
+        }
+        norms = [f"{self.root}embeddings.LayerNorm"]
+        maps: dict[str, tuple[int, int]] = {}
+        for begins in map(self.begins, range(self.num_hidden_layers)):
+            square = (names.query, names.key, names.value, names.attended)
+            maps |= {begins + name: (hidden, hidden) for name in square}
+            maps |= {begins + names.wide: (inner, hidden), begins + names.narrow: (hidden, inner)}
+            norms += [begins + names.attended_norm, begins + names.norm]
+        for name, shape in maps.items():
+            shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        shapes |= {f"{name}.{kind}": (hidden,) for name in norms for kind in ("weight", "bias")}
+        return shapes | (self.head.shapes(hidden, num_labels) if num_labels else {})
+
 
 def read_encoder(config: Mapping[str, Any], *, has_head: bool = False) -> EncoderConfig | Unfit:
-    """Return the sizes of an encoder, or of one with a classifier's head; or why transformers has to read this."""
-    kind = config.get("model_type")
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    if family is None:
-        return Unfit(f"config.json describes none of {', '.join(FAMILIES)}")
+    """Return the sizes of one of `FAMILIES`, or of one with a classifier's head; or why transformers has to read it."""
+    family = FAMILIES[config["model_type"]]
     if (reason := next(_misfits(config, family, has_head=has_head), None)) is not None:
         return Unfit(reason)
     return EncoderConfig(
@@ -149,51 +153,17 @@ def _misfits(config: Mapping[str, Any], family: Family, *, has_head: bool) -> It
     needed = list(_words(family).values())
     needed += [] if family.eps else ["layer_norm_eps"]
     needed += ["pad_token_id"] if family.counts_behind_padding else []
-    known = _SAY_NOTHING | _FIXED.keys() | {*needed, "pad_token_id"}
+    known = SAY_NOTHING | _FIXED.keys() | {*needed, "pad_token_id"}
     yield from odd_words(config, {config["model_type"]: architecture}, known, _FIXED, needed)
     yield from _wrong_values(config, family)
 
 
 def _wrong_values(config: Mapping[str, Any], family: Family) -> Iterator[str]:
     words = _words(family)
-    for word in words.values():
-        if type(config[word]) is not int or config[word] < 1:
-            yield f"{word} is {config[word]!r}"
-    eps = family.eps or config["layer_norm_eps"]
-    if type(eps) not in (int, float) or not 0 < eps < 1:
-        yield f"layer_norm_eps is {eps!r}"
+    yield from wrong_sizes(config, words.values(), words["hidden_size"], words["num_attention_heads"])
+    if family.eps is None:
+        yield from wrong_eps(config, "layer_norm_eps")
     if family.counts_behind_padding:
         padding = config["pad_token_id"]
         if type(padding) is not int or not 0 <= padding < config["max_position_embeddings"] - 1:
             yield f"pad_token_id is {padding!r}"
-    hidden, heads = config[words["hidden_size"]], config[words["num_attention_heads"]]
-    size, rest = divmod(hidden, heads)
-    if rest or size > MAX_HEAD_SIZE:
-        yield f"{heads} heads share a hidden size of {hidden}"
-
-
-def shapes_of(config: EncoderConfig, num_labels: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor that a pass reads, by name; of a classifier with so many labels, 0 = of none."""
-    hidden, inner, names = config.hidden_size, config.intermediate_size, config.family.layer
-    counts = (config.vocab_size, config.max_position_embeddings, config.type_vocab_size)
-    shapes: dict[str, tuple[int, ...]] = {
-        config.table(name): (count, hidden) for name, count in zip(config.embedded, counts, strict=False)
-    }
-    norms = [f"{config.root}embeddings.LayerNorm"]
-    maps: dict[str, tuple[int, int]] = {}
-    for begins in map(config.begins, range(config.num_hidden_layers)):
-        square = (names.query, names.key, names.value, names.attended)
-        maps |= {begins + name: (hidden, hidden) for name in square}
-        maps |= {begins + names.wide: (inner, hidden), begins + names.narrow: (hidden, inner)}
-        norms += [begins + names.attended_norm, begins + names.norm]
-    if num_labels:
-        head = config.family.head
-        maps |= {head.dense: (hidden, hidden), head.labels: (num_labels, hidden)}
-    for name, shape in maps.items():
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return shapes | {f"{name}.{kind}": (hidden,) for name in norms for kind in ("weight", "bias")}
-
-
-def unused_of(config: EncoderConfig) -> frozenset[str]:
-    """Return the names of tensors that may lie in the files, and that no pass of an encoder reads."""
-    return frozenset(config.root + name for name in _UNUSED)

@@ -1,11 +1,12 @@
-"""The families of encoders that need no torch: what they and their tensors are called. Data."""
+"""The families of encoders with learned positions: what they and their tensors are called. Data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+
+from dormouse_worker.model.bare_pooling.heads import HeadNames
 
 EMBEDDED = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
@@ -23,15 +24,6 @@ class LayerNames:
     wide: str
     narrow: str
     norm: str
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNames:
-    """A classifier's two layers over a text's first row."""
-
-    dense: str
-    activation: Literal["relu", "tanh"]  # between them
-    labels: str
 
 
 @dataclass(frozen=True, slots=True)

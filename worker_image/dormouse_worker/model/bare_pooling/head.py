@@ -15,8 +15,8 @@ from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.files import task_files
 from dormouse_worker.files.head_files import Activation, HeadFiles
 from dormouse_worker.files.task_files import Pooling
-from dormouse_worker.model.bare_pooling.families import HeadNames
-from dormouse_worker.model.bare_pooling.maps import KernelMaps
+from dormouse_worker.model.bare_pooling.heads import HeadNames
+from dormouse_worker.model.bare_pooling.maps import KernelMaps, KernelNorms
 from dormouse_worker.model.scratch import Floats
 
 _SHORTEST = 1e-12  # what a shorter vector is divided by, as in torch's normalize
@@ -68,25 +68,57 @@ class VectorHead:
 
 
 class LabelHead:
-    """Implements `Head` for classifiers: two layers over each text's first row."""
+    """Implements `Head` for classifiers: layers over what they read of each text."""
 
-    def __init__(self, names: HeadNames, files: HeadFiles, maps: KernelMaps) -> None:
-        self._names, self._files, self._maps = names, files, maps
-        self._dense, self._labels = maps.linear(names.dense), maps.linear(names.labels)
+    def __init__(
+        self, names: HeadNames, padding: int | None, files: HeadFiles, maps: KernelMaps, norms: KernelNorms
+    ) -> None:
+        """`padding` is a token that does not count where a text's last row is read."""
+        self._names, self._padding, self._files, self._maps, self._norms = names, padding, files, maps, norms
+        self._dense = None if names.dense is None else maps.linear(names.dense)
+        self._norm = None if names.norm is None else norms.norm(names.norm, has_bias=False)
+        self._labels = maps.linear(names.labels)
 
     def __repr__(self) -> str:
-        return f"LabelHead({len(self._files.labels)} labels, {self._names.activation}, {self._files.activation})"
+        return f"LabelHead({len(self._files.labels)} labels, {self._names.reads}, {self._files.activation})"
 
     def outputs(self, hidden: Floats, texts: Sequence[PooledSequence]) -> list[Floats]:
         """See `Head`: [labels], as probabilities if it wants."""
-        first = np.ascontiguousarray(hidden[_starts(texts)])
-        dense = self._maps.product(first, self._dense, first.shape[1])
-        between = np.tanh(dense) if self._names.activation == "tanh" else np.maximum(dense, 0)
-        numbers = self._maps.product(between, self._labels, len(self._files.labels))
+        rows = self._between(self._read(hidden, texts))
+        numbers = self._maps.product(rows, self._labels, len(self._files.labels))
         return [
             activated(row, self._files.activation) if text.params.use_activation else row
             for row, text in zip(numbers, texts, strict=True)
         ]
+
+    def _read(self, hidden: Floats, texts: Sequence[PooledSequence]) -> Floats:
+        """Return what counts of each text, [texts, hidden]."""
+        starts = _starts(texts)
+        if self._names.reads == "mean":
+            return np.stack([rows.mean(0) for rows in np.split(hidden, starts[1:])])
+        if self._names.reads == "last":
+            starts = [start + self._last(text) for start, text in zip(starts, texts, strict=True)]
+        return np.ascontiguousarray(hidden[starts])
+
+    def _last(self, text: PooledSequence) -> int:
+        """Return the place of the last token that is no padding; 0 where all are, as transformers does."""
+        places = range(text.num_tokens - 1, 0, -1)
+        return next((place for place in places if text.token_ids[place] != self._padding), 0)
+
+    def _between(self, rows: Floats) -> Floats:
+        """Return what the labels' layer takes."""
+        if self._dense is None:
+            return rows
+        dense = self._maps.product(rows, self._dense, rows.shape[1])
+        activated_rows = self._activated(dense)
+        if self._norm is not None:
+            self._norms.apply(self._norm, activated_rows, None, activated_rows)
+        return activated_rows
+
+    def _activated(self, rows: Floats) -> Floats:
+        if self._names.activation == "gelu":
+            return self._maps.gelu(rows)
+        return np.tanh(rows) if self._names.activation == "tanh" else np.maximum(rows, 0)
 
 
 def activated(numbers: Floats, activation: Activation) -> Floats:

@@ -1,4 +1,4 @@
-"""Loads an encoder into arrays, and computes passes with it."""
+"""Loads a model for vectors, labels or scores into arrays, and computes passes with it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.bare.loader import reserve
 from dormouse_worker.model.bare.weight_plan import plan_plain
 from dormouse_worker.model.bare_pooling.choose import count_labels, read_embedder, stored_type
-from dormouse_worker.model.bare_pooling.config import EncoderConfig, shapes_of
 from dormouse_worker.model.bare_pooling.forward import NativeEncoder
+from dormouse_worker.model.bare_pooling.gated import GatedConfig
+from dormouse_worker.model.bare_pooling.gated_forward import GatedNetwork
 from dormouse_worker.model.bare_pooling.head import Head, LabelHead, VectorHead
-from dormouse_worker.model.bare_pooling.maps import KernelMaps
+from dormouse_worker.model.bare_pooling.maps import KernelMaps, KernelNorms
+from dormouse_worker.model.bare_pooling.network import NetworkConfig
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.lean.unfit import Unfit
@@ -35,13 +37,13 @@ logger = logging.getLogger(__name__)
 class BareRunner:
     """Computes passes: hidden states, then the numbers of each text."""
 
-    encoder: NativeEncoder
+    network: NativeEncoder | GatedNetwork
     head: Head
 
     def execute(self, batch: PoolingBatch) -> PoolingOutput:
         """Compute the batch; return the numbers of each sequence, in order."""
-        hidden = self.encoder.hidden_states(batch.sequences)
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told
+            hidden = self.network.hidden_states(batch.sequences)
             vectors = self.head.outputs(hidden, batch.sequences)
         odd = tuple(place for place, vector in enumerate(vectors) if not np.isfinite(vector).all())
         return PoolingOutput([vector.astype("<f4").tobytes() for vector in vectors], odd)
@@ -49,7 +51,7 @@ class BareRunner:
 
 @dataclass(frozen=True, slots=True)
 class BarePooler:
-    """An encoder in the host's memory, ready for passes over whole texts."""
+    """A model in the host's memory, ready for passes over whole texts."""
 
     runner: BareRunner
     weights: WeightStore  # owns the memory of all tensors
@@ -78,7 +80,7 @@ class BarePooler:
             compute_path=f"{NATIVE} {self.kernels.name}, without torch",
             vocab_size=self.vocab_size,
             task=self.made.task,
-            embedding_size=0 if self.made.head else self.runner.encoder.hidden_size * len(pooling.modes),
+            embedding_size=0 if self.made.head else self.runner.network.hidden_size * len(pooling.modes),
             dimensions=pooling.dimensions,
             labels=self.made.head.labels if self.made.head else (),
         )
@@ -94,14 +96,15 @@ def load_embedder(settings: EngineSettings, device: Device, kernels: Kernels) ->
     config = read_embedder(settings, made.task, files, kernels)
     if isinstance(config, Unfit):  # it changed since
         raise InvalidSettings(f"{files.path} needs an engine with torch: {config.reason}")
-    max_model_len = resolve_length(config.max_position_embeddings - config.first_position, settings, made)
+    max_model_len = resolve_length(config.max_length, settings, made)
     stored = stored_type(config, files)
-    plan = plan_plain(shapes_of(config, count_labels(made)), ARRAY_DTYPES[stored], ())
+    plan = plan_plain(config.shapes(count_labels(made)), ARRAY_DTYPES[stored], ())
     weights = reserve(settings, device, plan)
     try:
         report = weights.load(settings.load_format)
         maps = KernelMaps(plan.maps_in(weights), stored, kernels)
-        runner = BareRunner(NativeEncoder(config, weights, maps, kernels), _head(config, made, maps))
+        norms = KernelNorms(weights, kernels, config.eps)
+        runner = BareRunner(_network(config, weights, maps, kernels), _head(config, made, maps, norms))
     except BaseException:
         weights.close()
         raise
@@ -119,5 +122,15 @@ def load_embedder(settings: EngineSettings, device: Device, kernels: Kernels) ->
     )
 
 
-def _head(config: EncoderConfig, made: Made, maps: KernelMaps) -> Head:
-    return VectorHead(made.pooling) if made.head is None else LabelHead(config.family.head, made.head, maps)
+def _network(
+    config: NetworkConfig, weights: WeightStore, maps: KernelMaps, kernels: Kernels
+) -> NativeEncoder | GatedNetwork:
+    if isinstance(config, GatedConfig):
+        return GatedNetwork(config, weights, maps, kernels)
+    return NativeEncoder(config, weights, maps, kernels)
+
+
+def _head(config: NetworkConfig, made: Made, maps: KernelMaps, norms: KernelNorms) -> Head:
+    if made.head is None:
+        return VectorHead(made.pooling)
+    return LabelHead(config.head, config.padding, made.head, maps, norms)

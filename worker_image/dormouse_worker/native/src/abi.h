@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 16
+#define DM_VERSION 17
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmFormat : int64_t {
@@ -83,10 +83,14 @@ struct DmNorm {
   double eps;
 };
 
-// A norm of encoders, by mean and variance; all are float32.
+// What numbers are gated by: x · Φ(x), where Φ is the normal distribution's; or x / (1 + exp(-x)).
+enum DmGate : int64_t { DM_GELU = 0, DM_SILU = 1 };
+
+// A norm whose numbers are all float32: by mean and variance, or by the root mean square.
 struct DmLayerNorm {
-  const float *weight, *bias;  // [columns]
+  const float *weight, *bias;  // [columns]; bias null = none
   double eps;
+  int64_t keeps_mean;  // whether it is by the root mean square
 };
 
 struct DmLayer {
@@ -179,5 +183,7 @@ struct DmKernels {
   void (*round_rows)(const float *in, int64_t rows, int64_t columns, uint8_t *out, float *scales);
   void (*normalize)(const DmPool *, const float *in, const float *more, const DmLayerNorm *, int64_t rows,
                     int64_t columns, float *out);
-  void (*gate)(const DmPool *, float *numbers, int64_t count);
+  void (*gate)(const DmPool *, int64_t kind, float *numbers, const float *others, int64_t count);
+  void (*rotate)(const DmPool *, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
+                 int64_t num_heads, int64_t size);
 };

@@ -1,7 +1,9 @@
-// What encoders compute beside products and attention: norms of sums, with biases, and the error function's gate.
+// What texts' vectors are computed by beside products and attention: norms of sums, gates, and turns by positions.
 #pragma once
 
+#include "cached.h"
 #include "product.h"
+#include "rotary.h"
 
 namespace {
 
@@ -21,11 +23,38 @@ INLINE floats normal_gate(floats x) {
   return x < floats{} ? x * tail : x - x * tail;
 }
 
-void gate_normally(const DmPool &pool, float *numbers, int64_t count) {
+INLINE floats silu(floats x) { return x / (all(1.0f) + exponential(-x)); }
+
+// Replaces each number x by gate(x), times the one beside it if there are others.
+template <class Gate>
+INLINE void gate_by(const DmPool &pool, float *numbers, const float *others, int64_t count, const Gate &gate) {
   parallel_stretches(pool, count, GATED_AT_ONCE, [&](int64_t begin, int64_t end) {
     int64_t i = begin;
-    for (; i + LANES <= end; i += LANES) store(numbers + i, normal_gate(load(numbers + i)));
-    for (; i < end; i++) numbers[i] = normal_gate(all(numbers[i]))[0];
+    for (; i + LANES <= end; i += LANES) {
+      floats passed = gate(load(numbers + i));
+      store(numbers + i, others ? passed * load(others + i) : passed);
+    }
+    for (; i < end; i++) numbers[i] = gate(all(numbers[i]))[0] * (others ? others[i] : 1);
+  });
+}
+
+void gate_numbers(const DmPool &pool, int64_t kind, float *numbers, const float *others, int64_t count) {
+  if (kind == DM_SILU) return gate_by(pool, numbers, others, count, [](floats x) { return silu(x); });
+  gate_by(pool, numbers, others, count, [](floats x) { return normal_gate(x); });
+}
+
+// Turns the heads of each row by its position.
+void rotate_rows(const DmPool &pool, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
+                 int64_t num_heads, int64_t size) {
+  parallel_stretches(pool, num_rows, parts(GATED_AT_ONCE, num_heads * size), [&](int64_t begin, int64_t end) {
+    float cosines[MAX_HEAD / 2], sines[MAX_HEAD / 2];
+    for (int64_t r = begin; r < end; r++) {
+      for (int64_t i = 0; i < size / 2; i++) set_angle((float)positions[r] * inv_freq[i], 1, cosines + i, sines + i);
+      for (int64_t h = 0; h < num_heads; h++) {
+        float *head = rows + (r * num_heads + h) * size;
+        turn(head, cosines, sines, size / 2, head);
+      }
+    }
   });
 }
 
@@ -37,7 +66,8 @@ INLINE void over_row(int64_t columns, const Each &each, const One &one) {
   for (; i < columns; i++) one(i);
 }
 
-// A row of the sum, brought to mean 0 and variance 1, times a weight, and shifted. Two passes: nothing cancels.
+// A row of the sum, brought to mean 0 and variance 1, or to a mean square of 1, times a weight, and shifted. Two passes:
+// nothing cancels.
 void normalize_row(const float *in, const float *more, const DmLayerNorm &norm, int64_t columns, float *out) {
   floats sums{};
   float rest = 0;
@@ -48,7 +78,7 @@ void normalize_row(const float *in, const float *more, const DmLayerNorm &norm, 
         store(out + i, x), sums = sums + x;
       },
       [&](int64_t i) { out[i] = more ? in[i] + more[i] : in[i], rest += out[i]; });
-  float mean = (sum(sums) + rest) / (float)columns;
+  float mean = norm.keeps_mean ? 0 : (sum(sums) + rest) / (float)columns;
   sums = floats{}, rest = 0;
   over_row(
       columns,
@@ -61,9 +91,10 @@ void normalize_row(const float *in, const float *more, const DmLayerNorm &norm, 
   over_row(
       columns,
       [&](int64_t i) {
-        store(out + i, (load(out + i) - all(mean)) * all(scale) * load(norm.weight + i) + load(norm.bias + i));
+        floats x = (load(out + i) - all(mean)) * all(scale) * load(norm.weight + i);
+        store(out + i, norm.bias ? x + load(norm.bias + i) : x);
       },
-      [&](int64_t i) { out[i] = (out[i] - mean) * scale * norm.weight[i] + norm.bias[i]; });
+      [&](int64_t i) { out[i] = (out[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0); });
 }
 
 void normalize_rows(const DmPool &pool, const float *in, const float *more, const DmLayerNorm &norm, int64_t rows,

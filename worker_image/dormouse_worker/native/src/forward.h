@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "linear.h"
 #include "quantized.h"
+#include "rotary.h"
 #include "space.h"
 
 namespace {
@@ -163,8 +164,8 @@ struct Pass {
         for (int64_t i = 0; i < half; i++) {
           int64_t position = batch.rope ? batch.rope[model.axes[i] * batch.num_tokens + t] : batch.positions[t];
           float angle = (float)position * model.inv_freq[i];
-          space.cosines[t * half + i] = cosf(angle) * (float)model.attention_factor;
-          space.sines[t * half + i] = sinf(angle) * (float)model.attention_factor;
+          float *cosine = space.cosines + t * half + i, *sine = space.sines + t * half + i;
+          set_angle(angle, (float)model.attention_factor, cosine, sine);
         }
       }
     });
@@ -297,18 +298,7 @@ struct Pass {
   void rotate(const DmNorm &by, float *head, int64_t t, To *to) {
     int64_t size = model.layers[0].attention.key_size, half = size / 2;
     if (by.weight) norm_row<float, W>(head, by, size, head);
-    const float *cosines = space.cosines + t * half, *sines = space.sines + t * half;
-    int64_t i = 0;
-    for (; i + LANES <= half; i += LANES) {
-      floats a = load(head + i), b = load(head + i + half), cosine = load(cosines + i), sine = load(sines + i);
-      store(to + i, a * cosine - b * sine);
-      store(to + i + half, b * cosine + a * sine);
-    }
-    for (; i < half; i++) {
-      float a = head[i], b = head[i + half];
-      put(to + i, a * cosines[i] - b * sines[i]);
-      put(to + i + half, b * cosines[i] + a * sines[i]);
-    }
+    turn(head, space.cosines + t * half, space.sines + t * half, half, to);
   }
 
   // Leaves the rows that are wanted: each takes a place that it had, or one before it.

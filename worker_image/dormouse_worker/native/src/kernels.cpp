@@ -107,7 +107,14 @@ void normalize(const DmPool *pool, const float *in, const float *more, const DmL
   normalize_rows(*pool, in, more, *norm, rows, columns, out);
 }
 
-void gate(const DmPool *pool, float *numbers, int64_t count) { gate_normally(*pool, numbers, count); }
+void gate(const DmPool *pool, int64_t kind, float *numbers, const float *others, int64_t count) {
+  gate_numbers(*pool, kind, numbers, others, count);
+}
+
+void rotate(const DmPool *pool, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
+            int64_t num_heads, int64_t size) {
+  rotate_rows(*pool, rows, positions, inv_freq, num_rows, num_heads, size);
+}
 
 void write_rounded_rows(const DmAttention *layer, int64_t num_tokens, const DmGroup *group, const DmHeads *keys,
                         const DmHeads *values) {
@@ -124,6 +131,6 @@ int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
     TEXT(VARIANT), attend_rows,     write_rounded_rows, multiply_rows, forward, workspace_bytes,
     JOIN(dm_sample_, VARIANT), JOIN(dm_desk_bytes_, VARIANT), checksum, are_finite, round_rows,
-    normalize, gate,
+    normalize, gate, rotate,
 };
 }

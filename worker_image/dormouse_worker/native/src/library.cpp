@@ -120,10 +120,18 @@ void dm_normalize(const DmKernels *kernels, const float *in, const float *more, 
   kernels->normalize(&held.threads, in, more, norm, rows, columns, out);
 }
 
-// Replaces each number x by x times the normal distribution at x: GELU as it is defined, without an approximation by tanh.
-void dm_gate(const DmKernels *kernels, float *numbers, int64_t count) {
+// Replaces each number x by what its gate lets through, of a kind of DmGate, times the number of `others` beside it; these
+// may be null. GELU is as it is defined, without an approximation by tanh.
+void dm_gate(const DmKernels *kernels, int64_t kind, float *numbers, const float *others, int64_t count) {
   Held held;
-  kernels->gate(&held.threads, numbers, count);
+  kernels->gate(&held.threads, kind, numbers, others, count);
+}
+
+// Turns the heads of rows [rows][heads][size] by their positions [rows] times [size / 2] frequencies.
+void dm_rotate(const DmKernels *kernels, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
+               int64_t num_heads, int64_t size) {
+  Held held;
+  kernels->rotate(&held.threads, rows, positions, inv_freq, num_rows, num_heads, size);
 }
 
 // Returns the checksum of bytes that begin with this block of the whole. Any number of threads may call it, and no other
