@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from dormouse_worker.model.bare.config import FAMILIES as DECODERS
+from dormouse_worker.model.bare_pooling import modern, nomic
 from dormouse_worker.model.bare_pooling.config import EncoderConfig, read_encoder
-from dormouse_worker.model.bare_pooling.decoders import DECODERS, read_decoder
+from dormouse_worker.model.bare_pooling.decoders import read_decoder
 from dormouse_worker.model.bare_pooling.families import FAMILIES
 from dormouse_worker.model.bare_pooling.gated import GatedConfig
 from dormouse_worker.model.lean.unfit import Unfit
@@ -34,6 +36,8 @@ READERS: Mapping[str, _Read] = MappingProxyType(  # by model_type
     {
         **dict.fromkeys(FAMILIES, _read_encoder),
         **dict.fromkeys(DECODERS, read_decoder),
+        modern.KIND: modern.read_modern,
+        nomic.KIND: nomic.read_nomic,
     }
 )
 
