@@ -140,11 +140,6 @@ def test_what_the_settings_ask_for_beyond_it_is_left_to_torch(tmp_path, settings
     assert why(write_tiny_encoder(tmp_path), **settings) == reason
 
 
-def test_a_layer_behind_the_pooling_is_left_to_torch(tmp_path):
-    path = write_tiny_encoder(tmp_path, modules=("mean_tokens", "dense"))
-    assert why(path) == "a layer stands behind its pooling"
-
-
 def test_a_padding_token_beyond_the_positions_is_left_to_transformers(tmp_path):
     path = change(write_tiny_encoder(tmp_path, "roberta"), pad_token_id=70)
     assert why(path) == "pad_token_id is 70"

@@ -8,6 +8,7 @@ from dormouse_worker.common.settings import NONE, EngineSettings
 from dormouse_worker.common.tasks import HEADS
 from dormouse_worker.files.model_files import ModelFiles
 from dormouse_worker.model.bare.choose import STORED, odd_tensors
+from dormouse_worker.model.bare_pooling.dense_files import read_layers
 from dormouse_worker.model.bare_pooling.network import NetworkConfig, read_network
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.lean.unfit import Unfit
@@ -48,5 +49,6 @@ def _differences(settings: EngineSettings, config: NetworkConfig, files: ModelFi
     made = read_made(settings, files)
     shapes = config.shapes(count_labels(made))
     yield from odd_tensors(shapes, files.tensors, STORED[stored], config.unused - shapes.keys())
-    if made.pooling.dense:
-        yield "a layer stands behind its pooling"
+    layers = read_layers(made.pooling.dense, config.hidden_size * len(made.pooling.modes))
+    if isinstance(layers, Unfit):
+        yield layers.reason

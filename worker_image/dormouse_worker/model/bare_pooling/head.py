@@ -15,6 +15,7 @@ from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.files import task_files
 from dormouse_worker.files.head_files import Activation, HeadFiles
 from dormouse_worker.files.task_files import Pooling
+from dormouse_worker.model.bare_pooling.dense import DenseLayer, activate
 from dormouse_worker.model.bare_pooling.heads import HeadNames
 from dormouse_worker.model.bare_pooling.maps import KernelMaps, KernelNorms
 from dormouse_worker.model.scratch import Floats
@@ -43,23 +44,36 @@ REDUCES: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(  # rows [n
 class Head(Protocol):
     """Makes of hidden states what a call is answered with."""
 
+    @property
+    def size(self) -> int:
+        """Return the numbers for each text."""
+
     def outputs(self, hidden: Floats, texts: Sequence[PooledSequence]) -> list[Floats]:
         """Return numbers for each packed text of rows [T, H], in order, in memory of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorHead:
-    """Implements `Head` for vectors."""
+    """Implements `Head` for vectors: pooled, through the layers behind, cut and normalized."""
 
     pooling: Pooling
+    hidden_size: int
+    layers: Sequence[DenseLayer]
+
+    @property
+    def size(self) -> int:
+        """See `Head`."""
+        return self.layers[-1].size if self.layers else self.hidden_size * len(self.pooling.modes)
 
     def outputs(self, hidden: Floats, texts: Sequence[PooledSequence]) -> list[Floats]:
         """See `Head`: a vector for each, cut and normalized as it wants."""
-        rows = np.split(hidden, _starts(texts)[1:])
-        return [self._vector(part, text.params) for part, text in zip(rows, texts, strict=True)]
+        parts = np.split(hidden, _starts(texts)[1:])
+        rows = np.stack([np.concatenate([REDUCES[mode](part) for mode in self.pooling.modes]) for part in parts])
+        for layer in self.layers:
+            rows = layer(rows)
+        return [self._finished(row, text.params) for row, text in zip(rows, texts, strict=True)]
 
-    def _vector(self, rows: Floats, params: PoolingParams) -> Floats:
-        vector = np.concatenate([REDUCES[mode](rows) for mode in self.pooling.modes])
+    def _finished(self, vector: Floats, params: PoolingParams) -> Floats:
         cut = vector[: params.dimensions] if params.dimensions else vector
         if not (self.pooling.normalizes if params.normalize is None else params.normalize):
             return cut
@@ -78,14 +92,15 @@ class LabelHead:
         self._dense = None if names.dense is None else maps.linear(names.dense)
         self._norm = None if names.norm is None else norms.norm(names.norm, has_bias=False)
         self._labels = maps.linear(names.labels)
+        self.size = len(files.labels)
 
     def __repr__(self) -> str:
-        return f"LabelHead({len(self._files.labels)} labels, {self._names.reads}, {self._files.activation})"
+        return f"LabelHead({self.size} labels, {self._names.reads}, {self._files.activation})"
 
     def outputs(self, hidden: Floats, texts: Sequence[PooledSequence]) -> list[Floats]:
         """See `Head`: [labels], as probabilities if it wants."""
         rows = self._between(self._read(hidden, texts))
-        numbers = self._maps.product(rows, self._labels, len(self._files.labels))
+        numbers = self._maps.product(rows, self._labels, self.size)
         return [
             activated(row, self._files.activation) if text.params.use_activation else row
             for row, text in zip(numbers, texts, strict=True)
@@ -110,15 +125,10 @@ class LabelHead:
         if self._dense is None:
             return rows
         dense = self._maps.product(rows, self._dense, rows.shape[1])
-        activated_rows = self._activated(dense)
+        activated_rows = activate(self._names.activation, dense, self._maps.kernels)
         if self._norm is not None:
             self._norms.apply(self._norm, activated_rows, None, activated_rows)
         return activated_rows
-
-    def _activated(self, rows: Floats) -> Floats:
-        if self._names.activation == "gelu":
-            return self._maps.gelu(rows)
-        return np.tanh(rows) if self._names.activation == "tanh" else np.maximum(rows, 0)
 
 
 def activated(numbers: Floats, activation: Activation) -> Floats:

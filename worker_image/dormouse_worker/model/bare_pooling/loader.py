@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dormouse_worker.common.errors import InvalidSettings
+from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
 from dormouse_worker.common.ipc import NATIVE, ModelInfo
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
@@ -15,6 +15,8 @@ from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.model.bare.loader import reserve
 from dormouse_worker.model.bare.weight_plan import plan_plain
 from dormouse_worker.model.bare_pooling.choose import count_labels, read_embedder, stored_type
+from dormouse_worker.model.bare_pooling.dense import DenseLayer
+from dormouse_worker.model.bare_pooling.dense_files import read_layers
 from dormouse_worker.model.bare_pooling.forward import NativeEncoder
 from dormouse_worker.model.bare_pooling.gated import GatedConfig
 from dormouse_worker.model.bare_pooling.gated_forward import GatedNetwork
@@ -80,7 +82,7 @@ class BarePooler:
             compute_path=f"{NATIVE} {self.kernels.name}, without torch",
             vocab_size=self.vocab_size,
             task=self.made.task,
-            embedding_size=0 if self.made.head else self.runner.network.hidden_size * len(pooling.modes),
+            embedding_size=0 if self.made.head else self.runner.head.size,
             dimensions=pooling.dimensions,
             labels=self.made.head.labels if self.made.head else (),
         )
@@ -131,6 +133,10 @@ def _network(
 
 
 def _head(config: NetworkConfig, made: Made, maps: KernelMaps, norms: KernelNorms) -> Head:
-    if made.head is None:
-        return VectorHead(made.pooling)
-    return LabelHead(config.head, config.padding, made.head, maps, norms)
+    """Return what stands behind the hidden states. Raises ModelInvalid."""
+    if made.head is not None:
+        return LabelHead(config.head, config.padding, made.head, maps, norms)
+    found = read_layers(made.pooling.dense, config.hidden_size * len(made.pooling.modes))
+    if isinstance(found, Unfit):  # it changed since
+        raise ModelInvalid(found.reason)
+    return VectorHead(made.pooling, config.hidden_size, [DenseLayer(layer, maps.kernels) for layer in found])

@@ -21,10 +21,10 @@ class KernelMaps:
     """Maps of one type of weights; rows and products are float32. Nothing of it is its own memory."""
 
     def __init__(self, maps: Maps, dtype: str, kernels: Kernels) -> None:
-        self._maps, self._dtype, self._kernels = maps, dtype, kernels
+        self._maps, self._dtype, self.kernels = maps, dtype, kernels
 
     def __repr__(self) -> str:
-        return f"KernelMaps({self._dtype}, {self._kernels.name})"
+        return f"KernelMaps({self._dtype}, {self.kernels.name})"
 
     def linear(self, name: str, outputs: slice = slice(None)) -> abi.Linear:
         """Return the map whose weight and bias have names that begin so, or some of its outputs."""
@@ -35,18 +35,13 @@ class KernelMaps:
     def multiply(self, rows: Floats, linear: abi.Linear, out: Floats) -> None:
         """Fill `out` [n, outputs] with rows [n, inputs] times the map, its bias added."""
         sizes = {"num_rows": len(rows), "columns": rows.shape[1], "num_outputs": out.shape[1]}
-        self._kernels.multiply(_CODES[self._dtype], address_of(rows), linear, address_of(out), **sizes)
+        self.kernels.multiply(_CODES[self._dtype], address_of(rows), linear, address_of(out), **sizes)
 
     def product(self, rows: Floats, linear: abi.Linear, num_outputs: int) -> Floats:
         """Return the same in memory of its own."""
         out = np.empty((len(rows), num_outputs), dtype=np.float32)
         self.multiply(rows, linear, out)
         return out
-
-    def gelu(self, rows: Floats) -> Floats:
-        """Replace numbers by GELU of them, as it is defined; return them."""
-        self._kernels.gate(abi.GELU, address_of(rows), None, count=rows.size)
-        return rows
 
 
 class KernelNorms:
