@@ -16,7 +16,7 @@
     sessions    a session of 4,000 tokens after sleeps and in another process, beside computing it; what writing costs
     roles       two workers for prompts and two that decode beside four plain ones: gaps between tokens
     quantized   weights of 8 and 4 bits beside our bfloat16: W2, W4, W1, reading, peak memory, perplexity
-    kv_cache    a cache of 8 bits: perplexity of long contexts, blocks, attention's time (quantized.json)
+    kv_cache    caches of 8 bits: perplexity of long contexts, error, blocks, attention's time (quantized.json)
     adapters    W1 with 16 adapters beside none, requests without one, a cold one, others beside it, sleep and wake
     adapter_offers  500 InferenceAdapters at once: what the operator takes until all are loaded on 4 workers
     tenants     limits of keys over four gateways at ten times their rate; a greedy key beside another (platform.json)

@@ -84,7 +84,8 @@ def _measure_products(kernels: Kernels, columns: int, outputs: int) -> list[Row]
 def _measure_attention(what: str, num_seqs: int, num_queries: int, context: int) -> Row:
     metadata = describe_pass(num_seqs, num_queries, context)
     num_slots = num_seqs * context
-    layer = LayerCache(*(torch.randn(num_slots, KV_HEADS, HEAD_SIZE).bfloat16() for _ in range(2)))
+    key, value = (torch.randn(num_slots, KV_HEADS, HEAD_SIZE).bfloat16() for _ in range(2))
+    layer = LayerCache(key, value)
     query = torch.randn(num_seqs * num_queries, HEADS, HEAD_SIZE).bfloat16()
     call = AttentionCall(0, HEAD_SIZE**-0.5)
     backends: Sequence[AttentionBackend] = (NativeBackend(), SdpaBackend())

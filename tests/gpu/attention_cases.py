@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.model.attention.choose import BUILT_IN, refuse
 from dormouse_worker.model.attention.interface import (
     AttentionBackend,
@@ -22,6 +23,7 @@ from dormouse_worker.model.attention.interface import (
     GraphSupport,
 )
 from dormouse_worker.model.attention.machine import Machine, describe_machine
+from dormouse_worker.model.cache_rows import MOST
 from tests.gpu.attention_world import Case, Span, World
 
 DECODING: tuple[Span, ...] = ((0, 1), (7, 8), (40, 41), (299, 300))
@@ -57,18 +59,7 @@ def make_cases() -> tuple[Case, ...]:
         Case("decoding-alone", spans=DECODING),
         Case("window-shorter-than-a-step", heads=(2, 2), sizes=(256, 16), window=1, spans=((0, 40),)),
         Case("prefill-of-several-tiles", heads=(32, 2), spans=((0, 14), (30, 50))),
-        Case("8-bits", is_rounded=True, spans=((20, 21), (3, 20), (64, 65))),
-        Case("8-bits-odd-heads", is_rounded=True, sizes=(17, 33), dtype=torch.float16, spans=((0, 3), (40, 41))),
-        Case(
-            "8-bits-window-soft-cap-sinks",
-            is_rounded=True,
-            sizes=(64, 48),
-            dtype=torch.bfloat16,
-            window=9,
-            soft_cap=5.0,
-            has_sinks=True,
-            spans=((20, 21), (3, 20)),
-        ),
+        *(case for stored in MOST for case in _rounded_cases(stored)),
         *(_random_case(seed) for seed in range(6)),
     )
 
@@ -93,6 +84,24 @@ def _random_case(seed: int) -> Case:
     )
 
 
+def _rounded_cases(stored: str) -> tuple[Case, ...]:
+    """Return cases of a cache of 8 bits."""
+    common = Case(stored, stored=stored, spans=((20, 21), (3, 20)))
+    return (
+        replace(common, spans=(*common.spans, (64, 65))),
+        replace(common, name=f"{stored}-odd-heads", sizes=(17, 33), dtype=torch.float16, spans=((0, 3), (40, 41))),
+        replace(
+            common,
+            name=f"{stored}-window-soft-cap-sinks",
+            sizes=(64, 48),
+            dtype=torch.bfloat16,
+            window=9,
+            soft_cap=5.0,
+            has_sinks=True,
+        ),
+    )
+
+
 def make_long_cases() -> tuple[Case, ...]:
     """Return contexts and heads as large models have them: several splits, hundreds of tiles. Too much to interpret."""
     spans = ((4999, 5000), (1999, 2000), (100, 101), (3000, 3200), (0, 300))
@@ -105,8 +114,8 @@ def make_long_cases() -> tuple[Case, ...]:
         replace(common, name="long-large-blocks", block_size=256),
         replace(common, name="long-large-heads", heads=(8, 4), sizes=(256, 256)),
         replace(common, name="long-float32", heads=(8, 2), dtype=torch.float32),
-        replace(common, name="long-8-bits", is_rounded=True),
-        replace(common, name="long-8-bits-float16", is_rounded=True, dtype=torch.float16),
+        *(replace(common, name=f"long-{stored}", stored=stored) for stored in MOST),
+        *(replace(common, name=f"long-{stored}-float16", stored=stored, dtype=torch.float16) for stored in MOST),
     )
 
 
@@ -194,8 +203,8 @@ def check_independence(make: Make, device: torch.device) -> None:
 
     Raises AssertionError where it is not.
     """
-    for is_rounded in (False, True):
-        _check_independence(make, Case("independence", spans=DECODING, is_rounded=is_rounded), device)
+    for stored in (AUTO, *MOST):
+        _check_independence(make, Case("independence", spans=DECODING, stored=stored), device)
 
 
 def _check_independence(make: Make, case: Case, device: torch.device) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.model.attention.interface import (
     AttentionMetadata,
     AttentionShape,
@@ -33,7 +35,7 @@ class Case:
     group_window: bool = False  # the window is the layer group's: what lies behind it belongs to somebody else
     soft_cap: float | None = None
     has_sinks: bool = False
-    is_rounded: bool = False  # the cache has 8 bits: what is expected is of keys and values after rounding
+    stored: str = AUTO  # int8, fp8 = a cache of 8 bits: what is expected is of keys and values after rounding
     spans: tuple[Span, ...] = MIXED
     seed: int = 0
 
@@ -55,7 +57,7 @@ class Case:
             window=self.window,
             has_soft_cap=self.soft_cap is not None,
             has_sinks=self.has_sinks,
-            is_rounded=self.is_rounded,
+            is_rounded=self.stored != AUTO,
         )
 
 
@@ -71,7 +73,9 @@ class World:
             torch.full((num_blocks * case.block_size, num_kv_heads, size), float("nan"), dtype=case.dtype)
             for size in case.sizes
         ]
-        stored = (round_keys, round_values) if case.is_rounded else (_as_it_is, _as_it_is)
+        stored = (_as_it_is, _as_it_is)
+        if case.shape.is_rounded:
+            stored = partial(round_keys, stored=case.stored), partial(round_values, stored=case.stored)
         pool = [store(rows) for store, rows in zip(stored, pool, strict=True)]
         blocks = iter(torch.randperm(num_blocks, generator=generator).tolist())
         tables = [[next(blocks) for _ in range(-(-end // case.block_size))] for end in ends]
@@ -91,14 +95,13 @@ class World:
             queries.append(query)
             keys.append(key[start:])
             values.append(value[start:])
-            if case.is_rounded:
-                key, value = (
-                    plain_keys(round_keys(key), torch.float32),
-                    plain_values(round_values(value), torch.float32),
-                )
+            if case.shape.is_rounded:
+                key, value = (store(rows) for store, rows in zip(stored, (key, value), strict=True))
+                key = plain_keys(key, case.stored, torch.float32)
+                value = plain_values(value, case.stored, torch.float32)
             expected.append(textbook(self.call, query, key, value, sinks))
         self.metadata = _describe(case, tables, next(blocks))
-        self.layer = LayerCache(*(part.to(device) for part in pool))
+        self.layer = LayerCache(*(part.to(device) for part in pool), case.stored)
         # As models bring them: the heads of all rows behind one another, [1, H, T, D] seen as [T, H, D].
         self.query, self.key, self.value = (
             torch.cat(rows).to(device).transpose(0, 1).contiguous().transpose(0, 1) for rows in (queries, keys, values)

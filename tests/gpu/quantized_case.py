@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.results import AtLeast, Row
+from dormouse_worker.model.cache_rows import MOST
 from dormouse_worker.model.testing import write_tiny_model
 from tests.gpu.asked_rank import ON_CPU, asked_rank, count_equal, wish
 from tests.gpu.device_kit import Kit
@@ -51,7 +52,8 @@ def run(kit: Kit) -> list[Row]:
                 quantize_model(directory, name, KEPT | KINDS)
             rows += _compare(kit, directory, name, {"quantization": name} if name in ONLINE else {})
         plain = write_tiny_model(Path(folder, "plain"), "qwen2", **SIZES)
-        rows += _compare(kit, plain, "cache of 8 bits", {"kv_cache_dtype": "int8"})
+        for stored in MOST:
+            rows += _compare(kit, plain, f"cache of {stored}", {"kv_cache_dtype": stored})
     return rows
 
 

@@ -52,7 +52,7 @@ OTHER = {  # a value that is not the default
     "max_num_batched_tokens": 1024,
     "gpu_memory_utilization": 0.5,
     "kv_cache_memory_bytes": "1Gi",
-    "kv_cache_dtype": "int8",
+    "kv_cache_dtype": "fp8",
     "prefault_kv_cache": True,
     "block_size": 32,
     "swap_space_bytes": "2Mi",

@@ -245,9 +245,10 @@ def test_its_part_of_the_cache_is_counted_in_every_block(tiny_model, heads):
     without.close()
 
 
-def test_a_cache_of_8_bits_holds_its_keys_too(tiny_model, heads):
-    plain = Asking(tiny_model, "off", worker="no torch", kv_cache_dtype="int8")
-    asking = ask(tiny_model, heads["taught"], kv_cache_dtype="int8")
+@pytest.mark.parametrize("stored", ["int8", "fp8"])
+def test_a_cache_of_8_bits_holds_its_keys_too(tiny_model, heads, stored):
+    plain = Asking(tiny_model, "off", worker="no torch", kv_cache_dtype=stored)
+    asking = ask(tiny_model, heads["taught"], kv_cache_dtype=stored)
     wishes = [{**GREEDY, "max_tokens": 12}, {**GREEDY, "temperature": 0.8, "seed": 3}]
     said, told = asking.say(wishes)
     assert said == plain.say(wishes)[0]

@@ -19,7 +19,7 @@ WAYS = {
     "transformers": ("cpu", {"model_impl": "transformers"}),
     "tokens promised": ("own memory", {}),
     "a cache of 8 bits": ("cpu", {"kv_cache_dtype": "int8"}),
-    "one in torch": ("cpu", {"kv_cache_dtype": "int8", "attention_backend": "sdpa"}),
+    "one in torch": ("cpu", {"kv_cache_dtype": "fp8", "attention_backend": "sdpa"}),
 }
 CHOICES = {
     "greedy": {},

@@ -12,7 +12,8 @@ LAYER = LayerSpec(2, 8, 4, torch.bfloat16)
 SPECS = {
     "unlike": CacheSpec.of((LayerSpec(2, 8, 4, torch.float32), LayerSpec(1, 8, 8, torch.bfloat16)), block_size=4),
     "windows": CacheSpec.of((LAYER,) * 4, block_size=4, windows=(None, 8, None, 8)),
-    "8 bits": CacheSpec.of((dataclasses.replace(LAYER, is_rounded=True),) * 2, block_size=4),
+    "int8": CacheSpec.of((dataclasses.replace(LAYER, stored="int8"),) * 2, block_size=4),
+    "fp8": CacheSpec.of((dataclasses.replace(LAYER, stored="fp8"),) * 2, block_size=4),
 }
 
 
@@ -72,7 +73,7 @@ def test_everything_that_decides_what_bytes_mean_is_in_the_realm():
         dataclasses.replace(spec, first_layer=1),
         CacheSpec.of((LAYER,) * 4, block_size=4),
         CacheSpec.of((dataclasses.replace(LAYER, dtype=torch.float16),) * 4, 4, (None, 8, None, 8)),
-        CacheSpec.of((dataclasses.replace(LAYER, is_rounded=True),) * 4, 4, (None, 8, None, 8)),
+        CacheSpec.of((dataclasses.replace(LAYER, stored="int8"),) * 4, 4, (None, 8, None, 8)),
     ]
     realms = [make_realm(each, "weights") for each in specs] + [make_realm(spec, "other weights"), make_realm(spec)]
     assert len(set(realms)) == len(realms)

@@ -11,6 +11,7 @@ from dormouse_worker.model.attention.machine import Machine
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.attention.native_plan import TYPES
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.cache_rows import MOST
 from dormouse_worker.model.tensors import name_of
 from dormouse_worker.native.library import Missing
 from tests.gpu.attention_cases import DECODING, TOLERANCES, _only, check, make_cases, make_long_cases
@@ -28,14 +29,16 @@ def test_the_kernels_compute_the_formula(kernels, name):
     check(CASES[name], NativeBackend(kernels=kernels), CPU)
 
 
+@pytest.mark.parametrize("stored", MOST)
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernels_compute_the_formula_of_a_cache_of_8_bits(kernels, name):
-    check(replace(CASES[name], is_rounded=True), NativeBackend(kernels=kernels), CPU)
+def test_the_kernels_compute_the_formula_of_a_cache_of_8_bits(kernels, name, stored):
+    check(replace(CASES[name], stored=stored), NativeBackend(kernels=kernels), CPU)
 
 
+@pytest.mark.parametrize("stored", MOST)
 @pytest.mark.parametrize("name", LONG)
-def test_the_fastest_kernels_compute_long_contexts_of_8_bits(variants, name):
-    check(replace(LONG[name], is_rounded=True), NativeBackend(kernels=next(iter(variants.values()))), CPU)
+def test_the_fastest_kernels_compute_long_contexts_of_8_bits(variants, name, stored):
+    check(replace(LONG[name], stored=stored), NativeBackend(kernels=next(iter(variants.values()))), CPU)
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -61,8 +64,10 @@ TEAMS = {
     "a window": {"heads": (8, 4), "window": 100},
     "sinks": {"heads": (8, 4), "has_sinks": True},
     "bfloat16": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16},
-    "8 bits": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16, "is_rounded": True},
-    "8 bits of float32": {"heads": (8, 4), "window": 100, "is_rounded": True},
+    "int8": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16, "stored": "int8"},
+    "int8 of float32": {"heads": (8, 4), "window": 100, "stored": "int8"},
+    "fp8": {"heads": (12, 4), "sizes": (64, 64), "dtype": torch.bfloat16, "stored": "fp8"},
+    "fp8 of float32": {"heads": (8, 4), "window": 100, "stored": "fp8"},
     "some with a prompt": {"heads": (8, 4), "spans": (*MANY, (10, 30), (600, 640))},
 }
 
@@ -119,8 +124,10 @@ ONE_BY_ONE = {
     "in bfloat16": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16),
     "of odd sizes": Case("", heads=(3, 1), sizes=(42, 27), dtype=torch.bfloat16),
     "in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0),
-    "of 8 bits": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16, is_rounded=True),
-    "of 8 bits in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0, is_rounded=True),
+    "int8": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16, stored="int8"),
+    "int8 in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0, stored="int8"),
+    "fp8": Case("", heads=(6, 2), sizes=(64, 64), dtype=torch.bfloat16, stored="fp8"),
+    "fp8 in a window": Case("", window=70, sizes=(24, 16), has_sinks=True, soft_cap=3.0, stored="fp8"),
 }
 
 

@@ -16,10 +16,9 @@ CASES = {
     "in pairs": Case("in pairs", sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))),
     "soft caps": Case("soft caps", soft_cap=5.0, spans=((LONG - 1, LONG), (0, 70))),
     "sinks": Case("sinks", has_sinks=True, spans=((LONG - 1, LONG), (0, 70))),
-    "8 bits": Case("8 bits", is_rounded=True, spans=((LONG - 1, LONG), (5, 70))),
-    "8 bits in pairs": Case(
-        "8 bits in pairs", is_rounded=True, sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))
-    ),
+    "int8": Case("int8", stored="int8", spans=((LONG - 1, LONG), (5, 70))),
+    "int8 in pairs": Case("", stored="int8", sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))),
+    "fp8 in pairs": Case("", stored="fp8", sizes=(64, 64), dtype=torch.bfloat16, spans=((LONG - 1, LONG), (5, 70))),
     "a window": Case("a window", window=600, spans=((LONG - 1, LONG), (0, 70))),
     "many": Case("many", heads=(12, 4), spans=tuple((end - 1, end) for end in (7, 64, 65, 513, 600, 700, 800, 1100))),
 }
@@ -44,7 +43,7 @@ def slots_of(world, row):
 def no_number(case, pool):
     """Return what the cache holds of a head that is none."""
     row = torch.full((case.sizes[pool == "value"],), NAN)
-    return round_values(row) if case.is_rounded else row.to(case.dtype)
+    return round_values(row, case.stored) if case.shape.is_rounded else row.to(case.dtype)
 
 
 def sees(world, row, places):

@@ -61,10 +61,10 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
         int, flag("exact size of the KV cache instead of the measured rest", "SIZE", ge=0)
     ] = 0
     kv_cache_dtype: Annotated[
-        Literal["auto", "int8"],
+        Literal["auto", "int8", "fp8"],
         flag(
             "type of the keys and values in the cache: auto = the model's own (default), int8 = 8 bits with a scale "
-            "for each head of each token, which is nearly twice as many blocks"
+            "for each head of each token, which is nearly twice as many blocks, fp8 = the same in floats (e4m3)"
         ),
     ] = "auto"
     prefault_kv_cache: Annotated[

@@ -29,14 +29,9 @@ def check_quantization(settings: EngineSettings, layout: Layout, *, is_stored: b
         )
 
 
-def is_rounded(settings: EngineSettings) -> bool:
-    """Return whether keys and values are stored with 8 bits."""
-    return settings.kv_cache_dtype != AUTO
-
-
 def check_cache_dtype(settings: EngineSettings, *, generates: bool, read: str) -> None:
     """Raise InvalidSettings where nothing reads such a cache. `read` is what an encoder reads; "" = there is none."""
-    if not is_rounded(settings):
+    if settings.kv_cache_dtype == AUTO:
         return
     if read:
         _refuse(settings, f"so far it is not combined with a model that reads {read}")

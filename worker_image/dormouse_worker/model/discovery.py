@@ -11,7 +11,6 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.architecture import check_forward
 from dormouse_worker.model.attention.hook import DiscoveryContext
-from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.parallel.communicator import Alone
 from dormouse_worker.model.parallel.stages import own_layers, send_stage
@@ -23,7 +22,7 @@ def discover(module: Any, settings: EngineSettings, device: torch.device, layout
     family = family_of(module.config)
     check_forward(module, keeps_all_logits=family is not None and family.keeps_all_logits)
     config = module.config.get_text_config()
-    context = DiscoveryContext(is_rounded=is_rounded(settings))
+    context = DiscoveryContext(stored=settings.kv_cache_dtype)
     token = torch.zeros(1, 1, dtype=torch.long, device=device)
     try:
         with torch.inference_mode(), forward_context(context, Alone(layout)):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.engine.batch import Moves
 from dormouse_worker.model.cache_rows import SCALE_BYTES, plain_keys, plain_values, round_keys, round_values, row_size
 from dormouse_worker.model.device.arena import ALIGNMENT_BYTES, Arena, round_up
@@ -26,7 +27,12 @@ class LayerSpec:
     key_size: int
     value_size: int
     dtype: Dtype  # of the keys and values that come
-    is_rounded: bool = False  # stored with 8 bits, as `cache_rows` says
+    stored: str = AUTO  # as they come, or how `cache_rows` makes them of 8 bits
+
+    @property
+    def is_rounded(self) -> bool:
+        """Return whether what is stored has 8 bits."""
+        return self.stored != AUTO
 
     @property
     def stored_dtype(self) -> Dtype:
@@ -36,7 +42,7 @@ class LayerSpec:
     @property
     def kind(self) -> str:
         """Return the name of what is stored, and of what it was before."""
-        return f"{name_of(self.dtype)} in int8" if self.is_rounded else name_of(self.dtype)
+        return f"{name_of(self.dtype)} in {self.stored}" if self.is_rounded else name_of(self.dtype)
 
     @property
     def stored_sizes(self) -> tuple[int, int]:
@@ -94,7 +100,7 @@ class CacheSpec:
     @property
     def suffix(self) -> str:
         """Return what a compute path says of it."""
-        return ", cache int8" if any(layer.is_rounded for layer in self.layers) else ""
+        return next((f", cache {layer.stored}" for layer in self.layers if layer.is_rounded), "")
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -111,6 +117,7 @@ class LayerCache:
 
     key: Tensor
     value: Tensor
+    stored: str = AUTO  # see `LayerSpec`
 
     def __repr__(self) -> str:
         """Show shapes only: while the cache sleeps, a look at what is in it would kill the process."""
@@ -119,7 +126,7 @@ class LayerCache:
     @property
     def is_rounded(self) -> bool:
         """Return whether what is stored has 8 bits."""
-        return name_of(self.key.dtype) == "int8"
+        return self.stored != AUTO
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -130,14 +137,16 @@ class LayerCache:
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store the rows of key [T, Hkv, D] and value [T, Hkv, Dv] at slots [T]."""
         if self.is_rounded:
-            key, value = round_keys(key), round_values(value)
+            key, value = round_keys(key, self.stored), round_values(value, self.stored)
         self.key.index_copy_(0, slots, key)
         self.value.index_copy_(0, slots, value)
 
     def read(self, slots: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys [B, L, Hkv, D] and values [B, L, Hkv, Dv] at slots [B, L], of the type that was stored."""
         key, value = (_gather(pool, slots) for pool in (self.key, self.value))
-        return (plain_keys(key, dtype), plain_values(value, dtype)) if self.is_rounded else (key, value)
+        if not self.is_rounded:
+            return key, value
+        return plain_keys(key, self.stored, dtype), plain_values(value, self.stored, dtype)
 
 
 def _gather(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -162,7 +171,8 @@ class KVCache:
         self.spec = spec
         self.num_blocks = num_blocks
         tensors = iter(_views(spec, num_blocks, arena) if arena else _zeros(spec, num_blocks, device))
-        self.pools = [LayerCache(key, value) for key, value in zip(tensors, tensors, strict=True)]
+        stored = [spec.layers[layer].stored for layer in spec.groups[0].layers]
+        self.pools = [LayerCache(*each) for each in zip(tensors, tensors, stored, strict=True)]
         first = spec.first_layer
         self._places = {first + layer: place for group in spec.groups for place, layer in enumerate(group.layers)}
         self._group_of = {first + layer: index for index, group in enumerate(spec.groups) for layer in group.layers}

@@ -7,6 +7,7 @@ from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_ui
 
 VERSION = 17
 FLOAT32, BFLOAT16 = 0, 1
+AS_IT_COMES, ROWS_INT8, ROWS_FP8 = range(3)
 PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4, W8_4, W8_8 = range(9)
 GELU, SILU = range(2)
 LATE = 1
@@ -65,7 +66,7 @@ class Attention(ctypes.Structure):
         ("sinks", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
-        ("is_rounded", c_int64),
+        ("stored", c_int64),
     )
 
 

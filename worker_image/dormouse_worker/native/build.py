@@ -35,7 +35,7 @@ UNITS = {  # what is compiled for each variant → its own flags
     "kernels": ("-ffp-contract=fast",),
     "sampling": ("-ffp-contract=off",),  # its results are those of torch's operations, each of which rounds
 }
-_AVX2 = ("-mavx2", "-mfma")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
 VARIANTS = {  # name → what its processors have beyond the machine's least
     "portable": (),

@@ -18,6 +18,7 @@ from dormouse_worker.model.attention import triton_kernels
 from dormouse_worker.model.attention.tiles import choose_queries_per_tile
 from dormouse_worker.model.attention.triton_backend import SPLITTING, TritonBackend
 from dormouse_worker.model.attention.triton_launch import Launcher, padded
+from dormouse_worker.model.cache_rows import MOST
 from tests.gpu.attention_cases import sizes_of
 from tests.gpu.attention_world import Case, World
 
@@ -28,13 +29,15 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int8: "*i8",
 }
-EIGHT_BITS = Case("8 bits", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16, is_rounded=True)
+EIGHT_BITS = tuple(
+    Case(f"{name} of 8 bits", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16, stored=name) for name in MOST
+)
 CASES = (
     (80, Case("plain", heads=(32, 8), sizes=(128, 128), dtype=torch.bfloat16)),
     (90, Case("large-heads", heads=(8, 4), sizes=(256, 256), dtype=torch.bfloat16)),
     (89, Case("odd-heads", heads=(7, 1), sizes=(40, 40), dtype=torch.float16, soft_cap=3.0, has_sinks=True)),
     (86, Case("float32", heads=(4, 2), sizes=(48, 32), window=9)),
-    *((capability, EIGHT_BITS) for capability in (80, 89, 90, 100)),
+    *((capability, case) for capability in (80, 89, 90, 100) for case in EIGHT_BITS),
 )
 
 

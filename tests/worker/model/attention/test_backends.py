@@ -7,6 +7,7 @@ import torch
 
 from dormouse_worker.model.attention.interface import GraphSupport
 from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.cache_rows import MOST
 from tests.gpu.attention_cases import check, make_cases, run_all, sizes_of
 from tests.gpu.attention_world import Case, World
 from tests.worker.model.attention.interpreted import INDEPENDENCE, MODEL
@@ -20,9 +21,10 @@ def test_the_reference_computes_the_formula(name):
     check(case, SdpaBackend(sizes_of(case)), torch.device("cpu"))
 
 
+@pytest.mark.parametrize("stored", MOST)
 @pytest.mark.parametrize("name", CASES)
-def test_the_reference_computes_the_formula_of_a_cache_of_8_bits(name):
-    case = replace(CASES[name], is_rounded=True)
+def test_the_reference_computes_the_formula_of_a_cache_of_8_bits(name, stored):
+    case = replace(CASES[name], stored=stored)
     check(case, SdpaBackend(sizes_of(case)), torch.device("cpu"))
 
 

@@ -176,5 +176,5 @@ def test_what_is_launched_compiles_for_real_devices_and_fits_into_them():
     for result in results:
         assert result["shared_bytes"] <= SMALLEST_SHARED_BYTES, result
         if result["kernel"] == "attend_tiles":
-            assert result["copies_ahead"] or result["case"] == "8 bits", result  # rows of them are not aligned
+            assert result["copies_ahead"] or "of 8 bits" in result["case"], result  # rows of them are not aligned
             assert result["tensor_cores"] or result["case"] == "float32", result

@@ -32,7 +32,7 @@ MODELS = {
     "4 bits": ("qwen3", "float32", {"head_dim": 16}, "int4"),
     "a window": ("mistral", "bfloat16", {}),
     "a cache of 8 bits": ("qwen3", "bfloat16", {"head_dim": 32}, "none", "int8"),
-    "8 bits of everything": ("mistral", "float32", {}, "int8", "int8"),
+    "8 bits of everything": ("mistral", "float32", {}, "int8", "fp8"),
     "biases, tied, slower positions": ("qwen2", "bfloat16", {"tie_word_embeddings": True, "rope_parameters": SLOWER}),
     "head norms": ("qwen3", "float32", {"head_dim": 16}),
 }

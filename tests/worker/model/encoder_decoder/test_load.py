@@ -87,7 +87,7 @@ def test_what_leaves_no_room_is_refused(config, generation, settings, error, wor
     [
         ({"tensor_parallel_size": 2}, "pipeline_parallel_size is 2; allowed is 1"),
         ({"quantization": "int8"}, "quantization is int8; allowed is none"),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is int8; allowed is auto"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is fp8; allowed is auto"),
         ({"compile_sizes": (1,)}, "compile_sizes is set"),
         ({"model_impl": "lean"}, "model_impl is lean"),
         ({"attention_backend": "sdpa"}, "attention_backend is sdpa"),

@@ -8,6 +8,7 @@ import torch
 from transformers import AttentionInterface
 
 from dormouse_worker.common.errors import ModelInvalid
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.model.attention.interface import AttentionShape
 from dormouse_worker.model.context import AttentionCall, current_context
 from dormouse_worker.model.kv_cache import LayerSpec
@@ -59,9 +60,9 @@ def _unsupported(module: torch.nn.Module, mask: torch.Tensor | None, kwargs: dic
 class DiscoveryContext:
     """Finds out what each layer stores and asks for by looking at what it brings; answers zeros."""
 
-    def __init__(self, *, is_rounded: bool = False) -> None:
-        """`is_rounded`: whether keys and values shall be stored with 8 bits."""
-        self._is_rounded = is_rounded
+    def __init__(self, *, stored: str = AUTO) -> None:
+        """`stored`: as what keys and values shall be stored, as `LayerSpec` says."""
+        self._stored = stored
         self.layers: dict[int, LayerSpec] = {}
         self.calls: dict[int, AttentionCall] = {}
         self._num_heads: dict[int, int] = {}
@@ -72,9 +73,7 @@ class DiscoveryContext:
             raise ModelInvalid(
                 f"layer {call.layer_idx} attends twice, and the paged cache keeps one key for each token"
             )
-        self.layers[call.layer_idx] = LayerSpec(
-            key.shape[1], key.shape[2], value.shape[2], key.dtype, is_rounded=self._is_rounded
-        )
+        self.layers[call.layer_idx] = LayerSpec(key.shape[1], key.shape[2], value.shape[2], key.dtype, self._stored)
         self.calls[call.layer_idx] = call
         self._num_heads[call.layer_idx] = query.shape[1]
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

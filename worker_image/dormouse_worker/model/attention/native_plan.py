@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionMetadata
+from dormouse_worker.model.cache_rows import FP8, INT8
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.model.scratch import address_of
@@ -18,6 +20,7 @@ from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels
 
 TYPES = MappingProxyType({"float32": abi.FLOAT32, "bfloat16": abi.BFLOAT16})
+STORED = MappingProxyType({AUTO: abi.AS_IT_COMES, INT8: abi.ROWS_INT8, FP8: abi.ROWS_FP8})
 _ANY = AttentionCall(layer_idx=0, scale=1.0)  # a write asks for nothing
 
 
@@ -99,7 +102,7 @@ def describe_attention(
         sinks=None if sinks is None else sinks.data_ptr(),
         keys=pointer_to(layer.key),
         values=pointer_to(layer.value),
-        is_rounded=layer.is_rounded,
+        stored=STORED[layer.stored],
     )
 
 

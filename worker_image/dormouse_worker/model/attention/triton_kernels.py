@@ -28,8 +28,8 @@ in any batch. Everything is masked to the true head sizes; tables and pools are 
 Annotations are read by Triton: a parameter is a value of the launch, or a `tl.constexpr` that is compiled in. A mask
 never joins a vector and a scalar comparison by `&`, which the interpreter of triton 3.9 turns into integers.
 
-Pools of 8 bits are of rows of `cache_rows`, so KEY_ROW > KEY_SIZE. Their numbers are multiplied as they are, exact in
-bfloat16; scales are applied to scores and weights.
+Pools of 8 bits are of rows of `cache_rows`, so KEY_ROW > KEY_SIZE. Their numbers, whole ones or floats, are multiplied
+as they are, exact in bfloat16; scales are applied to scores and weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dormouse_worker.model.attention.triton_rows import mix, scaled, store_rounded
+from dormouse_worker.model.attention.triton_rows import mix, numbers_of, scaled, store_rounded
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -61,6 +61,7 @@ def write_cache(
     KEY_ROW: tl.constexpr,
     VALUE_ROW: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     MIX_STEPS: tl.constexpr,
 ):
     """Store one head of one row, programs [T, Hkv]; a row with slot -1 is a dummy and stored nowhere."""
@@ -73,14 +74,14 @@ def write_cache(
     found = tl.load(key + row * key_row_stride + head * key_head_stride + column, mask=column < limit, other=0.0)
     if IS_ROUNDED:
         mixed = mix(found.to(tl.float32), 1, KEY_PAD, MIX_STEPS)
-        store_rounded(mixed, key_pool + at * KEY_ROW, limit, KEY_SIZE, KEY_PAD)
+        store_rounded(mixed, key_pool + at * KEY_ROW, limit, KEY_SIZE, KEY_PAD, IS_FLOAT)
     else:
         tl.store(key_pool + at * KEY_ROW + column, found, mask=column < limit)
     column = tl.arange(0, VALUE_PAD)[None, :]
     limit = tl.where(slot >= 0, VALUE_SIZE, 0)
     found = tl.load(value + row * value_row_stride + head * value_head_stride + column, mask=column < limit, other=0.0)
     if IS_ROUNDED:
-        store_rounded(found.to(tl.float32), value_pool + at * VALUE_ROW, limit, VALUE_SIZE, VALUE_PAD)
+        store_rounded(found.to(tl.float32), value_pool + at * VALUE_ROW, limit, VALUE_SIZE, VALUE_PAD, IS_FLOAT)
     else:
         tl.store(value_pool + at * VALUE_ROW + column, found, mask=column < limit)
 
@@ -110,6 +111,7 @@ def attend_tiles(
     KEY_ROW: tl.constexpr,
     VALUE_ROW: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     MIX_STEPS: tl.constexpr,
     MIX_FACTOR: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -156,7 +158,7 @@ def attend_tiles(
     queries = tl.load(
         query + query_at + key_column[None, :], mask=is_row[:, None] & (key_column < KEY_SIZE)[None, :], other=0.0
     )
-    if IS_ROUNDED:
+    if MIX_STEPS > 0:
         queries = (mix(queries.to(tl.float32), ROWS, KEY_PAD, MIX_STEPS) * MIX_FACTOR).to(queries.dtype)
     if WIDENS:
         queries = queries.to(tl.float32)
@@ -181,7 +183,8 @@ def attend_tiles(
             mask=is_key[None, :] & (key_column < KEY_SIZE)[:, None],
             other=0.0,
         )
-        scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee") * scale
+        keys = numbers_of(keys, IS_FLOAT).to(queries.dtype)
+        scores = tl.dot(queries, keys, input_precision="ieee") * scale
         scores = scaled(scores, key_pool + pool_row * KEY_ROW, KEY_SIZE, is_key, IS_ROUNDED)
         if HAS_SOFT_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)  # = cap · tanh(score / cap)
@@ -201,7 +204,9 @@ def attend_tiles(
         total = total * decay + tl.sum(weights, 1)
         weights = scaled(weights, value_pool + pool_row * VALUE_ROW, VALUE_SIZE, is_key, IS_ROUNDED)
         if IS_ROUNDED:
-            values = values.to(queries.dtype if queries.dtype == tl.float32 else tl.bfloat16)  # float16 ends at 6e-8
+            values = numbers_of(values, IS_FLOAT).to(
+                queries.dtype if queries.dtype == tl.float32 else tl.bfloat16
+            )  # float16 ends at 6e-8
         weights = weights.to(values.dtype)
         if WIDENS:
             weights = weights.to(tl.float32)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dormouse_worker.model.cache_rows import FP8, mixed_size
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
-from dormouse_worker.model.quantized.blocks import block_size_of
 
 NO_WINDOW = 1 << 30
 MIN_DOT = 16  # tensor cores multiply matrices of at least this side
@@ -140,7 +140,7 @@ class Launcher:
             query if call.sinks is None else call.sinks,
             work.tiles,
             work.tables,
-            float(call.scale) * (block_size_of(layer.sizes[0]) ** -0.5 if layer.is_rounded else 1.0),
+            float(call.scale) * mixed_size(layer.sizes[0], layer.stored) ** -0.5,
             float(call.soft_cap or 0.0),  # an integer would be compiled in as one
             min(call.window or NO_WINDOW, NO_WINDOW),
             *query.stride()[:2],
@@ -161,7 +161,7 @@ class Launcher:
             "NUM_KV_HEADS": num_kv_heads,
             "GROUP": group,
             **_row_constants(layer),
-            "MIX_FACTOR": block_size_of(sizes[0]) ** -0.5,
+            "MIX_FACTOR": mixed_size(sizes[0], layer.stored) ** -0.5,
             "BLOCK_SIZE": self.block_size,
             "ROWS": padded(queries * group),
             "KEYS": step,
@@ -185,7 +185,8 @@ def _row_constants(layer: LayerCache) -> dict[str, Any]:
         "KEY_ROW": layer.key.shape[2],
         "VALUE_ROW": layer.value.shape[2],
         "IS_ROUNDED": layer.is_rounded,
-        "MIX_STEPS": block_size_of(key_size).bit_length() - 1,
+        "IS_FLOAT": layer.stored == FP8,
+        "MIX_STEPS": mixed_size(key_size, layer.stored).bit_length() - 1,
     }
 
 

@@ -14,7 +14,6 @@ from dormouse_worker.model.bare.choose import read_model
 from dormouse_worker.model.bare.config import BareConfig
 from dormouse_worker.model.bare.tensors import EMBEDDING, GATE_UP, HEAD, NORM, QKV, prefix
 from dormouse_worker.model.bare.weight_plan import Maps, WeightPlan, plan_weights
-from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
@@ -99,7 +98,7 @@ def load(settings: EngineSettings, device: Device, kernels: Kernels) -> BareMode
         weights.close()
         raise
     logger.info("%s: %s", files.path, report)
-    stored = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim, dtype, is_rounded(settings))
+    stored = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim, dtype, settings.kv_cache_dtype)
     layers, windows = (stored,) * config.num_hidden_layers, (config.sliding_window,) * config.num_hidden_layers
     return BareModel(
         native=NativeDecoder(decoder, kernels),

@@ -19,7 +19,6 @@ from dormouse_worker.model.bare.config import BareConfig, read_config
 from dormouse_worker.model.bare.loader import make_layer, reserve
 from dormouse_worker.model.bare.tensors import QKV, layer_shapes
 from dormouse_worker.model.bare.weight_plan import WeightPlan, plan_plain
-from dormouse_worker.model.bits_rules import is_rounded
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.drafting.vocabulary_map import read_targets
 from dormouse_worker.model.kv_cache import LayerSpec
@@ -160,7 +159,7 @@ def _make(plan: _Plan, settings: EngineSettings, dtype: Dtype, weights: WeightSt
         frequencies=frequencies(plan.config.rope, size),
         depths=plan.depths,
         targets=plan.targets,
-        stored=LayerSpec(heads, size, size, dtype, is_rounded(settings)),
+        stored=LayerSpec(heads, size, size, dtype, settings.kv_cache_dtype),
         weights=weights,
     )
 

@@ -6,6 +6,7 @@
 #define DM_VERSION 17
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
+enum DmStored : int64_t { DM_AS_IT_COMES = 0, DM_ROWS_INT8 = 1, DM_ROWS_FP8 = 2 };
 enum DmFormat : int64_t {
   DM_PLAIN = 0,
   DM_INT8 = 1,
@@ -54,7 +55,7 @@ struct DmAttention {
   float scale, soft_cap;  // soft_cap 0 = none
   const float *sinks;  // [Hq], or null
   void *keys, *values;
-  int64_t is_rounded;  // whether keys and values are of 8 bits
+  int64_t stored;  // DM_AS_IT_COMES, or what the numbers of rounded rows are
 };
 
 // Rows [T][heads][size] of which the last dimension is dense; strides in elements.

@@ -116,7 +116,7 @@ void attend_to(const DmPool &pool, const DmAttention &layer, const DmBatch &batc
 template <class Q, class T, class From, class Out>
 void attend(const DmPool &pool, const DmAttention &layer, const DmBatch &batch, const DmGroup &group,
             const DmHeads &query, Out *out) {
-  if (layer.is_rounded) return attend_to<Q, int8_t, From>(pool, layer, batch, group, query, out);
+  if (layer.stored) return attend_to<Q, int8_t, From>(pool, layer, batch, group, query, out);
   attend_to<Q, T, From>(pool, layer, batch, group, query, out);
 }
 

@@ -1,15 +1,21 @@
-// Keys and values of 8 bits, as `model/cache_rows.py` defines them: a head's whole numbers [size], then their scale in
-// bfloat16. A row has its scale to itself, so that a block is written token by token and no row twice. Keys are mixed
-// before, and so are the queries that meet them: a channel that stands out would leave few numbers to the others.
+// Keys and values of 8 bits, as `model/cache_rows.py` defines them: a head's numbers [size], whole or in e4m3, then their
+// scale in bfloat16. A row has its scale to itself, so that a block is written token by token and no row twice. Keys of
+// whole numbers are mixed before, and so are the queries that meet them: a channel that stands out would leave few
+// numbers to the others.
 #pragma once
 
 #include "abi.h"
+#include "floats8.h"
 #include "rotation.h"
 
 namespace {
 
 constexpr int64_t MAX_HEAD = 256;  // numbers of a head
-constexpr float LARGEST = 127, ALMOST_ZERO = 1e-30f;
+constexpr float ALMOST_ZERO = 1e-30f;
+
+INLINE float largest_of(int64_t stored) { return stored == DM_ROWS_FP8 ? LARGEST_E4M3 : 127; }
+// What the numbers that `read_head` reads are to be multiplied with, beside their scale.
+INLINE float unit_of(int64_t stored) { return stored == DM_ROWS_FP8 ? E4M3_UNIT : 1; }
 
 INLINE int64_t rounded_bytes(int64_t size) { return size + (int64_t)sizeof(bf16); }
 INLINE float scale_of(const int8_t *row, int64_t size) {
@@ -19,7 +25,7 @@ INLINE float scale_of(const int8_t *row, int64_t size) {
 }
 
 // Rounds a row. One that is not finite has a scale that is no number, which whoever reads it gets.
-inline void round_head(const float *in, int64_t size, int8_t *out) {
+inline void round_head(int64_t stored, const float *in, int64_t size, int8_t *out) {
   uint32_t most = 0;  // of numbers without a sign bits have the same order, and what is not finite is above all
   for (int64_t i = 0; i < size; i++) {
     uint32_t bits;
@@ -30,21 +36,27 @@ inline void round_head(const float *in, int64_t size, int8_t *out) {
   float peak;
   memcpy(&peak, &most, 4);
   bf16 scale{};
-  put(&scale, most >= 0x7f800000 ? NAN : peak < ALMOST_ZERO ? 0 : peak / LARGEST);
+  put(&scale, most >= 0x7f800000 ? NAN : peak < ALMOST_ZERO ? 0 : peak / largest_of(stored));
   float step = value(scale), inverse = step > 0 ? 1 / step : 0;
-  for (int64_t i = 0; i < size; i++) out[i] = (int8_t)(int)rintf(inverse > 0 ? in[i] * inverse : 0);
+  if (!(inverse > 0))
+    memset(out, 0, size);
+  else if (stored == DM_ROWS_FP8)
+    for (int64_t i = 0; i < size; i++) out[i] = to_e4m3(in[i] * inverse);
+  else
+    for (int64_t i = 0; i < size; i++) out[i] = (int8_t)(int)rintf(in[i] * inverse);
   memcpy(out + size, &scale, sizeof scale);
 }
 
-inline void round_key(const float *in, int64_t size, int8_t *out) {
+inline void round_key(int64_t stored, const float *in, int64_t size, int8_t *out) {
+  if (stored != DM_ROWS_INT8) return round_head(stored, in, size, out);
   float mixed[MAX_HEAD];
   mix(in, size, mixed);
-  round_head(mixed, size, out);
+  round_head(stored, mixed, size, out);
 }
 
-// The numbers as they are: their scale is for products with them. Exact in bfloat16, too.
+// Whole numbers as they are, exact in bfloat16, too.
 template <class Q>
-INLINE void read_head(const int8_t *from, int64_t size, Q *to) {
+INLINE void read_whole(const int8_t *from, int64_t size, Q *to) {
   int64_t i = 0;
 #if defined(__AVX512BF16__)
   if constexpr (sizeof(Q) == 2)
@@ -58,6 +70,15 @@ INLINE void read_head(const int8_t *from, int64_t size, Q *to) {
   for (; i < size; i++) put(to + i, (float)from[i]);
 }
 
+// The numbers of a row: their scale and `unit_of` are for products with them.
+template <class Q>
+INLINE void read_head(int64_t stored, const int8_t *from, int64_t size, Q *to) {
+  if (stored == DM_ROWS_FP8)
+    read_e4m3(from, size, to);
+  else
+    read_whole(from, size, to);
+}
+
 // Stores rows of keys and values in a layer's pools at the group's slots.
 template <class From>
 void write_rounded(const DmAttention &layer, int64_t num_tokens, const DmGroup &group, const DmHeads &keys,
@@ -67,9 +88,9 @@ void write_rounded(const DmAttention &layer, int64_t num_tokens, const DmGroup &
       int64_t entry = group.slots[t] * layer.num_kv_heads + h;
       float row[MAX_HEAD];
       convert((const From *)keys.data + t * keys.token_stride + h * keys.head_stride, layer.key_size, row);
-      round_key(row, layer.key_size, (int8_t *)layer.keys + entry * rounded_bytes(layer.key_size));
+      round_key(layer.stored, row, layer.key_size, (int8_t *)layer.keys + entry * rounded_bytes(layer.key_size));
       convert((const From *)values.data + t * values.token_stride + h * values.head_stride, layer.value_size, row);
-      round_head(row, layer.value_size, (int8_t *)layer.values + entry * rounded_bytes(layer.value_size));
+      round_head(layer.stored, row, layer.value_size, (int8_t *)layer.values + entry * rounded_bytes(layer.value_size));
     }
 }
 

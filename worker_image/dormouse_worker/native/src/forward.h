@@ -276,7 +276,7 @@ struct Pass {
   void put_away(const DmLayer &layer, int64_t t, float *heads) {
     const DmAttention &a = layer.attention;
     int64_t size = a.key_size, slot = batch.groups[layer.group].slots[t] * a.num_kv_heads * size;
-    if (a.is_rounded) return put_away_rounded(layer, t, heads);
+    if (a.stored) return put_away_rounded(layer, t, heads);
     W *keys = (W *)a.keys + slot, *values = (W *)a.values + slot;
     for (int64_t h = 0; h < a.num_kv_heads; h++) rotate(layer.key_norm, heads + h * size, t, keys + h * size);
     convert(heads + a.num_kv_heads * size, 1, a.num_kv_heads * size, values);
@@ -289,8 +289,8 @@ struct Pass {
       int64_t at = (entry + h) * rounded_bytes(size);
       float key[MAX_HEAD];
       rotate(layer.key_norm, heads + h * size, t, key);
-      round_key(key, size, (int8_t *)a.keys + at);
-      round_head(heads + (a.num_kv_heads + h) * size, size, (int8_t *)a.values + at);
+      round_key(a.stored, key, size, (int8_t *)a.keys + at);
+      round_head(a.stored, heads + (a.num_kv_heads + h) * size, size, (int8_t *)a.values + at);
     }
   }
 

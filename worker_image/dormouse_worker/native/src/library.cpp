@@ -32,7 +32,9 @@ struct Held {
 };
 
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -169,7 +171,7 @@ int64_t dm_gather(const DmStage *stage, const float *part, int64_t rows, int64_t
 // Stores rows of keys and values, of the layer's type, in its pools at the group's slots.
 void dm_write(const DmKernels *kernels, const DmAttention *layer, int64_t num_tokens, const DmGroup *group,
               const DmHeads *keys, const DmHeads *values) {
-  if (layer->is_rounded) return kernels->write_rounded(layer, num_tokens, group, keys, values);
+  if (layer->stored) return kernels->write_rounded(layer, num_tokens, group, keys, values);
   int64_t item = layer->dtype == DM_FLOAT32 ? 4 : 2, key = layer->key_size * item, value = layer->value_size * item;
   for (int64_t t = 0; t < num_tokens; t++)
     for (int64_t h = 0; h < layer->num_kv_heads; h++) {

@@ -77,7 +77,7 @@ struct Unit {
     int64_t size = layer.key_size;
     for (int64_t r = 0; r < rows(); r++) {
       const From *row = (const From *)from.data + (first_token + r / num_heads) * from.token_stride + head(r) * from.head_stride;
-      if (is_rounded)
+      if (is_rounded && layer.stored == DM_ROWS_INT8)
         take_mixed(row, query + r * size);
       else if (sizeof(From) == sizeof(Q))
         memcpy(query + r * size, row, size * sizeof(Q));
@@ -86,7 +86,7 @@ struct Unit {
     }
   }
 
-  // Queries are mixed as rounded keys are, and shortened as much as that lengthens a product.
+  // Queries are mixed as whole numbers of keys are, and shortened as much as that lengthens a product.
   template <class From>
   void take_mixed(const From *row, Q *to) {
     float mixed[MAX_HEAD];
@@ -181,8 +181,9 @@ struct Unit {
   // Sets `numbers` to what such rows hold, and `to` to their scales; those that stand in for padding are not read again.
   void read(const T *const *rows, int64_t size, int64_t skipped, int64_t count, float scale, float *to) {
     if constexpr (is_rounded) {
+      scale *= unit_of(layer.stored);
       for (int64_t i = skipped; i < count; i++) {
-        read_head(rows[i], size, plain + i * size);
+        read_head(layer.stored, rows[i], size, plain + i * size);
         rounded[i] = plain + i * size, to[i] = scale_of(rows[i], size) * scale;
       }
       for (int64_t i = 0; i < skipped; i++) rounded[i] = rounded[skipped], to[i] = to[skipped];
