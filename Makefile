@@ -12,8 +12,8 @@ STEADY := $(PY) -m pytest --randomly-seed=1
 # what decides without touching anything: every branch of it is tested
 PURE := decide manifests model parse
 
-# where that is tested
-PURE_TESTS := tests/operator_ tests/worker/engine
+# where that is tested, and by whole passes of an operator
+PURE_TESTS := $(PURE:%=tests/operator_/%) tests/operator_/life tests/operator_/pools tests/worker/engine
 
 QUICK := "not cluster and not gpu and not slow"
 

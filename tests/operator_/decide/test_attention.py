@@ -59,6 +59,12 @@ def test_degraded_repeats_the_first_failure():
     assert (condition.status, condition.reason, condition.message) == ("True", "One", "a")
 
 
+def test_fields_that_the_api_server_does_not_keep_are_named_and_what_to_apply():
+    condition = degraded.evaluate(but(a_situation(a_worker()), dropped=("usage", "cost")), [])
+    assert (condition.status, condition.reason) == ("True", "DefinitionOutdated")
+    assert condition.message.startswith("the API server does not keep status.usage, status.cost: its definition of")
+
+
 def test_what_the_api_server_does_not_allow_comes_first():
     seen = but(a_situation(a_worker()), forbidden="cannot patch resource pods", name_owner="team/older")
     condition = degraded.evaluate(seen, [Condition("A", "False", "One", "a", is_failure=True)])
