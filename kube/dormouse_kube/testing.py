@@ -24,7 +24,6 @@ from dormouse_kube.testing_store import (
     key_of,
     scale_of,
     selector,
-    sent,
     with_status_of,
 )
 
@@ -97,7 +96,7 @@ class FakeKube:
 
     def put(self, kind: Kind, obj: Resource) -> Resource:
         """Store the object whole, status included, as somebody else than the caller under test."""
-        return self._store.put(kind, key_of(kind, obj), sent(dict(obj)))
+        return self._store.put(kind, key_of(kind, obj), obj)
 
     def edit(self, kind: Kind, namespace: str, name: str, change: Callable[[dict[str, Any]], object]) -> Resource:
         """Change the stored object in place, as somebody else than the caller under test. Raises NotFound."""

@@ -6,6 +6,7 @@ Knows versions, UIDs, generations and deletion in two steps; knows nothing of ca
 from __future__ import annotations
 
 import json
+import marshal
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from dormouse_kube.merge import merge, remove_given_up
 
 _WITH_GENERATION = {"inferencedeployments", "gpupools", "inferenceadapters", "inferencekeys"}
 _WITH_STATUS = {"pods", "services", *_WITH_GENERATION}
+
+_VERSION = 2  # of the format: the last in which nothing is shared
 
 T = TypeVar("T")
 Key = tuple[str, str, str]  # plural, namespace, name
@@ -38,7 +41,7 @@ class Change:
 
 @dataclass(slots=True)
 class Store:
-    """The objects of one server. What it returns are copies; what it is given becomes its own."""
+    """The objects of one server. What it is given and what it returns are copies."""
 
     clock: Callable[[], datetime]
     on_change: Callable[[], None]  # called after every change
@@ -54,16 +57,16 @@ class Store:
 
     def get(self, key: Key) -> dict[str, Any] | None:
         """Return the object, None if there is none."""
-        return sent(self._objects.get(key))
+        return _copied(self._objects.get(key))
 
     def of_kind(self, kind: Kind) -> list[dict[str, Any]]:
         """Return all objects of a kind, by namespace and name."""
-        return [sent(obj) for key, obj in sorted(self._objects.items()) if key[0] == kind.plural]
+        return [_copied(obj) for key, obj in sorted(self._objects.items()) if key[0] == kind.plural]
 
-    def put(self, kind: Kind, key: Key, fresh: dict[str, Any]) -> Resource:
+    def put(self, kind: Kind, key: Key, obj: Resource) -> Resource:
         """Store the object, with metadata as the server keeps it; the same content changes nothing."""
         stored = self._objects.get(key)
-        fresh = {"apiVersion": kind.api_version, "kind": kind.kind, **fresh}
+        fresh = sent({"apiVersion": kind.api_version, "kind": kind.kind, **obj})
         old: dict[str, Any] = (
             stored["metadata"]
             if stored
@@ -77,7 +80,7 @@ class Store:
             grown = stored is not None and stored.get("spec") != fresh.get("spec")
             fresh["metadata"]["generation"] = old.get("generation", 1) + int(grown)
         if fresh == stored:
-            return sent(fresh)
+            return _copied(fresh)
         if fresh["metadata"].get("deletionTimestamp") and stored and not _is_held(kind, fresh, None):
             self.drop(key)
             return fresh
@@ -85,7 +88,7 @@ class Store:
         fresh["metadata"]["resourceVersion"] = str(self.version)
         self._objects[key] = fresh
         self._remember(Change(self.version, kind.plural, stored, fresh))
-        return sent(fresh)
+        return _copied(fresh)
 
     def apply(self, kind: Kind, obj: Resource, *, manager: str, subresource: str) -> Resource:
         """Merge what a manager applies; what it applied before and applies no more goes."""
@@ -148,6 +151,13 @@ def sent(obj: T) -> T:
     return copied
 
 
+def _copied(obj: T) -> T:
+    """Return a copy of what was `sent` before, in a quarter of the time: tests of whole passes do little else."""
+    plain: Any = obj
+    copied: T = marshal.loads(marshal.dumps(plain, _VERSION))  # noqa: S302  # nosec B302  # bytes of the line's own
+    return copied
+
+
 def key_of(kind: Kind, obj: Resource) -> Key:
     """Return where the object is kept."""
     metadata = obj["metadata"]
@@ -199,7 +209,7 @@ def event_of(change: Change, kind: Kind, namespace: str | None, selected: Select
     if not (was or is_):
         return None
     type_: Literal["ADDED", "MODIFIED", "DELETED"] = "DELETED" if not is_ else "MODIFIED" if was else "ADDED"
-    told = sent(dict(some))
+    told = _copied(dict(some))
     told["metadata"]["resourceVersion"] = str(change.version)
     return WatchEvent(type_, told)
 
