@@ -25,6 +25,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from bench.limits import use_threads
 from bench.options import Options, main
 from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
+from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.testing import make_add
@@ -116,11 +117,19 @@ class Side:
 
     def add(self, parts: Sequence[Part], max_tokens: int) -> str:
         """Queue a request; return its id."""
+        return self.queue(self.prepare(parts, max_tokens))
+
+    def prepare(self, parts: Sequence[Part], max_tokens: int) -> AddRequest:
+        """Write its images' files, as a front does in a process of its own; return the request."""
         tokens, images = build_prompt(parts, self.folder)
-        name = str(next(self._names))
-        why = self.engine.add(msgspec.structs.replace(make_add(name, tokens, max_tokens=max_tokens), images=images))
+        message = make_add(str(next(self._names)), tokens, max_tokens=max_tokens)
+        return msgspec.structs.replace(message, images=images)
+
+    def queue(self, message: AddRequest) -> str:
+        """Queue a request that was prepared; return its id."""
+        why = self.engine.add(message)
         assert why is None, why
-        return name
+        return message.request_id
 
     def run(self, on_step: Callable[[set[str]], None] | None = None) -> float:
         """Run all to their end; return the seconds. `on_step` is told whose tokens came."""
@@ -172,7 +181,8 @@ def _beside_text(side: Side) -> Row:
 
 def _gaps(side: Side, num_seeing: int) -> list[float]:
     text = {side.add([make_question(500 + seed)], STREAM_TOKENS) for seed in range(NUM_STREAMS)}
-    waiting: list[list[Part]] = [[[1], make_picture(100 + seed, 1), make_question(seed)] for seed in range(num_seeing)]
+    prompts: list[list[Part]] = [[[1], make_picture(100 + seed, 1), make_question(seed)] for seed in range(num_seeing)]
+    waiting = [side.prepare(parts, 16) for parts in prompts]
     last_s: dict[str, float] = {}
     gaps: list[float] = []
     num_steps = 0
@@ -185,7 +195,7 @@ def _gaps(side: Side, num_seeing: int) -> list[float]:
                 gaps.append(now_s - last_s[name])
             last_s[name] = now_s
         if waiting and num_steps % 8 == 0:
-            side.add(waiting.pop(), 16)
+            side.queue(waiting.pop())
 
     side.run(note)
     return gaps

@@ -6,6 +6,7 @@ import threading
 import msgspec
 import pytest
 import torch
+from torch.nn import functional
 
 from dormouse_worker.common.commands import TAGS
 from dormouse_worker.engine.batch import Batch, EncodeImage
@@ -115,6 +116,17 @@ def test_large_operations_in_small_steps_give_the_same_rows(seen, family):
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
     assert small.num_calls > 2 * large.num_calls
+
+
+def test_a_large_operation_takes_a_few_milliseconds_at_most():
+    """Whoever decodes text waits for its end: a linear map of 1.2 billion operations has several."""
+    rows, weight = torch.ones(1024, 768), torch.ones(768, 768)
+    with Count() as steps, SmallSteps():
+        functional.linear(rows, weight)
+    with Count() as looked, SmallSteps():
+        functional.gelu(torch.ones(1024, 3072))
+    assert steps.num_calls >= 2 * rows.numel() * len(weight) / (1 << 28)
+    assert looked.num_calls >= 1024 * 3072 / (1 << 19)
 
 
 class Clock:
