@@ -52,6 +52,15 @@ INLINE void expand(const Chunk &chunk, __m512i &first, __m512i &second) {
   first = _mm512_shuffle_epi8(low, _mm512_and_si512(both, half));
   second = _mm512_shuffle_epi8(high, _mm512_and_si512(_mm512_srli_epi16(both, 4), half));
 }
+#elif LANES == 8
+// The same of 32 columns of either half, from `column` on.
+INLINE void expand(const Chunk &chunk, int column, __m256i &first, __m256i &second) {
+  __m256i both = _mm256_loadu_si256((const __m256i *)(chunk.both + column)), half = _mm256_set1_epi8(15);
+  __m256i low = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)levels_of(chunk.sizes[0])));
+  __m256i high = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)levels_of(chunk.sizes[1])));
+  first = _mm256_shuffle_epi8(low, _mm256_and_si256(both, half));
+  second = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi16(both, 4), half));
+}
 #endif
 
 // Sets out [128] to a chunk's numbers.
@@ -61,14 +70,11 @@ INLINE void expand(const Chunk &chunk, uint8_t *out) {
   expand(chunk, first, second);
   _mm512_storeu_si512(out, first), _mm512_storeu_si512(out + NIBBLE_GROUP, second);
 #elif LANES == 8
-  __m256i half = _mm256_set1_epi8(15);
-  __m256i low = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)levels_of(chunk.sizes[0])));
-  __m256i high = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)levels_of(chunk.sizes[1])));
   UNROLL for (int i = 0; i < NIBBLE_GROUP; i += 32) {
-    __m256i both = _mm256_loadu_si256((const __m256i *)(chunk.both + i));
-    _mm256_storeu_si256((__m256i *)(out + i), _mm256_shuffle_epi8(low, _mm256_and_si256(both, half)));
-    both = _mm256_and_si256(_mm256_srli_epi16(both, 4), half);
-    _mm256_storeu_si256((__m256i *)(out + NIBBLE_GROUP + i), _mm256_shuffle_epi8(high, both));
+    __m256i first, second;
+    expand(chunk, i, first, second);
+    _mm256_storeu_si256((__m256i *)(out + i), first);
+    _mm256_storeu_si256((__m256i *)(out + NIBBLE_GROUP + i), second);
   }
 #elif defined(__aarch64__)
   typedef uint8_t bytes __attribute__((vector_size(16), aligned(1), may_alias));
@@ -107,6 +113,13 @@ INLINE ints partial_sums(const int8_t *in, const Chunk *weight, int64_t begin, i
     __m512i first, second;
     expand(*chunk, first, second);
     total = D::add(D::add(total, D::left(in + k), first), D::left(in + k + NIBBLE_GROUP), second);
+#elif LANES == 8
+    UNROLL for (int i = 0; i < NIBBLE_GROUP; i += D::step) {
+      __m256i first, second;
+      expand(*chunk, i, first, second);
+      total = D::add(total, D::left(in + k + i), D::right(first));
+      total = D::add(total, D::left(in + k + NIBBLE_GROUP + i), D::right(second));
+    }
 #else
     alignas(64) uint8_t numbers[columns_of<Chunk>];
     expand(*chunk, numbers);

@@ -5,7 +5,7 @@
 //     weight [columns] uint8, 128 = zero     times  a scale of the weight; or chunks that stand for such (nibbles.h)
 //
 // A product is a sum of whole numbers, exact in any order: what a row gets depends on nothing but itself. Weights without
-// a sign are what the instructions take; that all of them are 128 too large is taken back by the sum of the row's numbers.
+// a sign are what most instructions take; that all of them are 128 too large is taken back by the sum of the row's numbers.
 #pragma once
 
 #include "linear.h"
@@ -13,7 +13,6 @@
 
 namespace {
 
-constexpr int32_t WEIGHT_ZERO = 128;
 constexpr int64_t TOGETHER = 4;  // rows of one product whose adapters are added at once
 constexpr float MOST = 127, LEAST_PEAK = 1e-30f;  // of a row whose numbers are less nothing is left
 
@@ -146,7 +145,7 @@ struct Factors {
   // Sets out [GROUP] to what the sums of a row stand for.
   INLINE void apply(const Numbers &in, int64_t row, const int32_t *from, float *out) const {
     typedef int32_t ints_anywhere __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-    int32_t zero = WEIGHT_ZERO * in.sums[row];
+    int32_t zero = Dot<int8_t, uint8_t>::ZERO * in.sums[row];
     floats scale = all(in.scales[row]);
     UNROLL for (int j = 0; j < GROUP; j += LANES) {
       floats sums = __builtin_convertvector(*(const ints_anywhere *)(from + j) - zero, floats);

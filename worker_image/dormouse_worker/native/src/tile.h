@@ -62,6 +62,14 @@ INLINE void tile_of(const A *in, int64_t stride, const W *const *weights, int64_
   const W *w0 = weights[0], *w1 = weights[1], *w2 = weights[2], *w3 = weights[3];
   auto step = [&](const A *a, int64_t a_stride, const W *b0, const W *b1, const W *b2,
                   const W *b3) __attribute__((always_inline)) {
+    if constexpr (sizeof(typename D::Right) > sizeof(typename D::Left)) {  // four of them do not stay in registers
+      const W *const at[TILE_WEIGHTS] = {b0, b1, b2, b3};
+      UNROLL for (int j = 0; j < TILE_WEIGHTS; j++) {
+        typename D::Right right = D::right(at[j]);
+        UNROLL for (int r = 0; r < ROWS; r++) total[r][j] = D::add(total[r][j], D::left(a + r * a_stride), right);
+      }
+      return;
+    }
     typename D::Right right[TILE_WEIGHTS] = {D::right(b0), D::right(b1), D::right(b2), D::right(b3)};
     UNROLL for (int r = 0; r < ROWS; r++) {
       typename D::Left left = D::left(a + r * a_stride);

@@ -236,12 +236,32 @@ INLINE four_ints sums(ints a, ints b, ints c, ints d) {
   });
 }
 
+constexpr int32_t WEIGHT_ZERO = 128;  // what stands for zero among weights without a sign
+
 // Whole numbers of 8 bits, of rows with and of weights without a sign: their sums are exact, whatever their order.
 template <>
 struct Dot<int8_t, uint8_t> {
   typedef int32_t Number;
   typedef ints Sums;
-#if defined(__AVX512VNNI__)  // four products in each lane
+#if LANES == 8  // four products in each lane, of the weights' sizes with the row's numbers, whose signs they turn
+  static constexpr int32_t ZERO = 0;
+  static constexpr int step = 32;
+  typedef __m256i Left;
+  struct Right {
+    __m256i signs, sizes;  // at most 128: two products have room in 16 bits
+  };
+  static INLINE Left left(const int8_t *at) { return _mm256_loadu_si256((const __m256i *)at); }
+  static INLINE Right right(__m256i numbers) {
+    __m256i signs = _mm256_xor_si256(numbers, _mm256_set1_epi8((char)WEIGHT_ZERO));
+    return {signs, _mm256_abs_epi8(signs)};
+  }
+  static INLINE Right right(const uint8_t *at) { return right(_mm256_loadu_si256((const __m256i *)at)); }
+  static INLINE ints add(ints sums, Left a, const Right &w) {
+    __m256i pairs = _mm256_maddubs_epi16(w.sizes, _mm256_sign_epi8(a, w.signs));
+    return sums + (ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+#elif defined(__AVX512VNNI__)  // four products in each lane
+  static constexpr int32_t ZERO = WEIGHT_ZERO;  // by which each weight is too large in the sums
   static constexpr int step = 64;
   typedef __m512i Left;
   typedef __m512i Right;
@@ -249,6 +269,7 @@ struct Dot<int8_t, uint8_t> {
   static INLINE Right right(const uint8_t *at) { return _mm512_loadu_si512(at); }
   static INLINE ints add(ints sums, Left a, Right w) { return (ints)_mm512_dpbusd_epi32((__m512i)sums, w, a); }
 #else  // two products in each lane, of numbers of 16 bits
+  static constexpr int32_t ZERO = WEIGHT_ZERO;
   static constexpr int step = 2 * LANES;
   typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
   typedef shorts Left;
@@ -264,8 +285,6 @@ struct Dot<int8_t, uint8_t> {
   static INLINE ints add(ints sums, Left a, Right w) {
 #if LANES == 16
     return sums + (ints)_mm512_madd_epi16((__m512i)a, (__m512i)w);
-#elif LANES == 8
-    return sums + (ints)_mm256_madd_epi16((__m256i)a, (__m256i)w);
 #else
     shorts products = a * w;  // no more than 127 · 255
     return sums + (((ints)products << 16) >> 16) + ((ints)products >> 16);
