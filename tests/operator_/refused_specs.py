@@ -95,11 +95,26 @@ REFUSED = [
     *(
         (
             {"engine": {"device": "cpu", **other, "speculation": {"method": "eagle", "model": DRAFT}}},
-            ["spec.engine.speculation.method eagle needs spec.engine.device cpu", "spec.engine.quantization none"],
+            [
+                "spec.engine.speculation.method eagle and mtp need spec.engine.device cpu",
+                "spec.engine.quantization none",
+            ],
         )
         for other in ({"device": "cuda"}, {"quantization": "int8"}, {"enableLora": True})
     ),
-    ({"engine": {"speculation": {"method": "mtp"}}}, ["spec.engine.speculation.method", "mtp", "suffix"]),
+    (
+        {"engine": {"device": "cuda", "speculation": {"method": "mtp"}}},
+        ["spec.engine.speculation.method eagle and mtp need spec.engine.device cpu"],
+    ),
+    (
+        {"engine": {"device": "cpu", "speculation": {"method": "mtp", "model": DRAFT}}},
+        ["spec.engine.speculation.model is needed where", "and only there"],
+    ),
+    (
+        {"engine": {"device": "cpu", "speculation": {"method": "mtp"}}, "parallelism": {"tensor": 2}},
+        ["spec.engine.speculation.method mtp needs spec.parallelism.tensor 1"],
+    ),
+    ({"engine": {"speculation": {"method": "medusa"}}}, ["spec.engine.speculation.method", "medusa", "suffix"]),
     ({"engine": {"speculation": {"maxTokens": 65}}}, ["spec.engine.speculation.maxTokens", "65", "64"]),
     (
         {"engine": {"maxNumSeqs": 1, "speculation": {"method": "ngram"}}},

@@ -141,6 +141,9 @@ def test_what_blocks_are_not_kept_with_is_refused_by_name(fields, words):
         ({**DRAFT, "pipeline_parallel_size": 2}, "pipeline_parallel_size is 2; a draft model"),
         ({**DRAFT, "num_speculative_tokens": 65}, "num_speculative_tokens is 65"),
         ({**DRAFT, "max_num_seqs": 1}, "max_num_seqs of at least 2, not 1"),
+        ({**DRAFT, "speculation_method": "mtp"}, "speculation_method is mtp and speculation_model is '/d'"),
+        ({"speculation_method": "mtp", "tensor_parallel_size": 2}, "a draft model (speculation_method mtp)"),
+        ({"speculation_method": "mtp", "enable_lora": True}, "enable_lora is set, and speculation_method is mtp"),
         ({**DRAFT, "speculation_method": "eagle", "enable_lora": True}, "enable_lora is set, and speculation_method"),
     ],
 )

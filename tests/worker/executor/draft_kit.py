@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.worker.executor.plain_heads import ThirdHead
+from tests.worker.executor.plain_heads import OwnHead, ThirdHead
 from tools import train_head
 
 WEIGHTS = "model.safetensors"
@@ -95,6 +95,23 @@ def third_head(directory, target, scale=1.0, rows=None, steps=60, depths=(0, 1, 
     return directory
 
 
+def own_head(directory, rows=None, steps=60, scale=1.0):
+    """Put a head for multi-token prediction into a model's checkpoint, of chance or one that learned; return it."""
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval().requires_grad_(False)
+    made, begins = OwnHead(model), f"model.layers.{model.config.num_hidden_layers}."
+    if rows:
+        made.learn(rows[0], steps)
+    made.layer.requires_grad_(False)
+    for weight in made.layer.parameters():
+        weight.mul_(scale)
+    change_config(directory, num_nextn_predict_layers=1)
+    beside = {"embed_tokens.weight": torch.zeros(260, 32), "shared_head.head.weight": torch.zeros(260, 32)}
+    own = {**dict(made.stored(begins)), **{begins + name: tensor for name, tensor in beside.items()}}
+    change_weights(directory, lambda weights: weights.update(own))
+    return made
+
+
 def change_config(head, **changes):
     """Write other values into the configuration of a head."""
     file = head / "config.json"
@@ -105,4 +122,4 @@ def change_weights(head, change):
     """Write the weights of a head as `change` leaves them."""
     weights = load_file(head / WEIGHTS)
     change(weights)
-    save_file(weights, head / WEIGHTS)
+    save_file(weights, head / WEIGHTS, {"format": "pt"})

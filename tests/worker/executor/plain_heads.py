@@ -1,4 +1,4 @@
-"""EAGLE heads of both kinds in torch, over whole sequences: what those beside a model are compared with."""
+"""Heads of each kind in torch, over whole sequences: what those beside a model are compared with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import MtpLayer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from tools import train_head
@@ -145,3 +146,68 @@ class PlainThird(Plain):
         wide = torch.full((self._model.config.vocab_size,), float("-inf"))
         wide[self._head.tokens] = self._head.logits(row)[0, 0]
         return wide
+
+
+class OwnHead:
+    """A model's own head for multi-token prediction, with random weights; its experts have one tensor for all."""
+
+    def __init__(self, model):
+        layers = model.model.layers
+        self.layer = MtpLayer(model.config.get_mtp_config(), type(layers[-1]), type(layers[-1].input_layernorm), 0)
+        self.layer.mtp_block.self_attn.config._attn_implementation = "sdpa"
+        self._model = model
+        for tensor in self.layer.state_dict().values():
+            tensor.normal_(std=0.2)
+
+    def guess(self, vectors, rows):
+        """Return the next states, [B, T, H]."""
+        places = torch.arange(rows.shape[1])[None]
+        turned = self._model.model.rotary_emb(vectors, position_ids=places)
+        return self.layer(vectors, rows, turned, attention_mask=None, position_ids=places, past_key_values=None)
+
+    def learn(self, row, steps):
+        """Learn to say a row of tokens."""
+        tokens = torch.tensor([row])
+        with torch.no_grad():
+            states = self._model.model(input_ids=tokens[:, :-2]).last_hidden_state
+            vectors = self._model.get_input_embeddings()(tokens[:, 1:-1])
+        optimizer = torch.optim.AdamW(self.layer.parameters(), lr=1e-2, weight_decay=0.0)
+        for _ in range(steps):
+            logits = self._model.lm_head(self.guess(vectors, states))
+            torch.nn.functional.cross_entropy(logits[0], tokens[0, 2:]).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def stored(self, begins):
+        """Yield its tensors with the names that checkpoints have for them."""
+        for of_module, tensor in self.layer.state_dict().items():
+            name = begins + of_module.replace("mtp_block.", "").replace("post_norm.", "shared_head.norm.")
+            if name.endswith("gate_up_proj"):
+                for expert, both in enumerate(tensor):
+                    for part, half in zip(("gate_proj", "up_proj"), both.chunk(2), strict=True):
+                        yield name.replace("gate_up_proj", f"{expert}.{part}.weight"), half.contiguous()
+            elif name.endswith("experts.down_proj"):
+                for expert, each in enumerate(tensor):
+                    yield name.replace("down_proj", f"{expert}.down_proj.weight"), each.contiguous()
+            else:
+                yield name, tensor.contiguous()
+
+
+class PlainOwn(Plain):
+    """With its own head for multi-token prediction."""
+
+    def __init__(self, directory, head):
+        super().__init__(directory)
+        self._head = head
+
+    def read(self, tokens):
+        """Return the model's states."""
+        return self._model.model(input_ids=torch.tensor([tokens])).last_hidden_state
+
+    def guess(self, vectors, rows):
+        """Return guesses of the next states."""
+        return self._head.guess(vectors, rows)
+
+    def logits(self, row):
+        """Return those of the model's vocabulary."""
+        return self._model.lm_head(row)[0, 0]

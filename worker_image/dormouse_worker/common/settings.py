@@ -17,6 +17,7 @@ from dormouse_worker.common.kv_events import OFF, KvEventsConfig
 from dormouse_worker.common.memory_settings import MemorySettings, flag
 
 MAX_SPECULATIVE_TOKENS = 64
+HEADS = frozenset({"eagle", "mtp"})  # methods of speculation that read the model's states
 MAX_COMPILE_SIZE = 1 << 20  # tokens of a pass
 FAMILY_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"  # of how a model writes calls or thoughts
 AUTO = "auto"  # of what the type of the cache may be: the model's own
@@ -125,12 +126,12 @@ class EngineSettings(MemorySettings, frozen=True, kw_only=True):
         flag("cuda, one rank: prepare a batch while the device computes the one before (default {default})"),
     ] = True
     speculation_method: Annotated[
-        Literal["off", "auto", "ngram", "suffix", "draft", "eagle"],
+        Literal["off", "auto", "ngram", "suffix", "draft", "eagle", "mtp"],
         flag(
             "where drafts of the next tokens come from, which change nothing but the time: ngram = what followed the "
             "same tokens before, and what callers predict; suffix = earlier answers of the same cache salt, too; "
             "draft = a small model beside, and what callers predict; eagle = a head that reads the model's states, the "
-            "same; "
+            "same; mtp = the head for multi-token prediction in the model's own checkpoint, the same; "
             "auto = the best known without one, now suffix (default {default})"
         ),
     ] = "off"
@@ -221,6 +222,11 @@ class EngineSettings(MemorySettings, frozen=True, kw_only=True):
         """
         everywhere = msgspec.structs.replace(self, image_dir="", kv_events_config=OFF)
         return hashlib.sha256(msgspec.json.encode(everywhere, order="sorted")).hexdigest()
+
+    @property
+    def asks_model(self) -> bool:
+        """Return whether a small model or a head drafts, which has weights of its own."""
+        return self.speculation_method in {"draft", *HEADS}
 
     @property
     def max_draft_tokens(self) -> int:

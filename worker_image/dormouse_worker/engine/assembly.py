@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.ipc import MemoryReport
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import HEADS, EngineSettings
 from dormouse_worker.common.tasks import GENERATE, TRANSCRIBE
 from dormouse_worker.engine.adapters import AdapterSlots
 from dormouse_worker.engine.block_pool import BlockPool
@@ -79,8 +79,8 @@ def build_engine(
         looks_ahead=looks_ahead,
         max_draft_tokens=settings.max_draft_tokens,
         recalls_answers=settings.speculation_method in {"auto", "suffix"},
-        asks_model=settings.speculation_method in {"draft", "eagle"},
-        model_reads_along=settings.speculation_method == "eagle",
+        asks_model=settings.asks_model,
+        model_reads_along=settings.speculation_method in HEADS,
     )
     tables = BlockTables(BlockPool(num_gpu_blocks), layout)
     if settings.kv_events_config.is_on:

@@ -264,7 +264,7 @@ class Controller:
         with self._failures.passing_refusals(Damaged):
             if self._sleeping.wake_up(command.tags, self._built()):
                 self._adapters.note_wake()
-                if self._settings.speculation_model:  # which may not have come back
+                if self._settings.asks_model:  # which may not have come back
                     self._teller.note(model=self._executor.get_model_info())
                 self._open()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings
 from dormouse_worker.common.ipc import Added, MemoryReport
 from dormouse_worker.common.knobs import KNOBS
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import HEADS, EngineSettings
 from dormouse_worker.common.task_messages import AddPooling, AddWindow
 
 QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")  # of a class in a module
@@ -83,19 +83,22 @@ def _check_speculation(settings: EngineSettings) -> None:
         raise InvalidSettings(
             f"speculation_method is {method} and speculation_model is {model!r}: a model that drafts needs both"
         )
-    if model:
+    if settings.asks_model:
         _check_draft_model(settings)
 
 
 def _check_draft_model(settings: EngineSettings) -> None:
-    """Refuse by name what a draft model is not combined with."""
+    """Refuse by name what a draft model or a head is not combined with."""
+    method = settings.speculation_method
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (size := getattr(settings, name)) > 1:
-            raise InvalidSettings(f"{name} is {size}; a draft model (speculation_model) is beside one rank: set 1")
-    if settings.speculation_method == "eagle" and settings.enable_lora:
+            raise InvalidSettings(
+                f"{name} is {size}; a draft model (speculation_method {method}) is beside one rank: set 1"
+            )
+    if method in HEADS and settings.enable_lora:
         raise InvalidSettings(
-            "enable_lora is set, and speculation_method is eagle, whose heads know nothing of adapters: use draft, or "
-            "suffix"
+            f"enable_lora is set, and speculation_method is {method}, whose heads know nothing of adapters: use draft, "
+            "or suffix"
         )
 
 

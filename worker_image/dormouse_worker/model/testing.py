@@ -117,6 +117,12 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gpt_oss": {**_EXPERTS, "sliding_window": 8, "num_local_experts": 4},  # attention sinks, experts with biases
         "mixtral": {**_EXPERTS, "num_local_experts": 4},  # mixture of experts
         "qwen3_moe": {**_EXPERTS, "num_experts": 4, "moe_intermediate_size": 24, "norm_topk_prob": True},
+        "glm4_moe": {  # experts of which the first layer has none, rotary embedding of half a head
+            **_EXPERTS,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 4,
+            "first_k_dense_replace": 1,
+        },
         "deepseek_v3": _LATENT,  # keys wider than values, experts in groups and shared ones
     }
 )

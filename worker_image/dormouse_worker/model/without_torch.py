@@ -41,7 +41,7 @@ def _asked(settings: EngineSettings, task: str) -> Iterator[str]:
         "model_impl": settings.model_impl == "transformers",
         "attention_backend": settings.attention_backend not in ("auto", "native"),
         "enable_lora": settings.enable_lora,
-        "speculation_method": settings.speculation_method == "draft",
+        "speculation_method": settings.speculation_method in {"draft", "mtp"},
         "worker_cls": settings.worker_cls != "auto",
         "worker_extension_cls": bool(settings.worker_extension_cls),
     }

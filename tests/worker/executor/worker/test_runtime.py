@@ -27,7 +27,14 @@ def test_and_with_torch_where_that_computes_its_model(tiny_model, way):
 
 def test_a_class_is_asked_whether_it_computes_heads_and_gpus_do_not(tiny_model):
     settings, on_gpu = make_settings(tiny_model, **EAGLE), WORKER_CLASSES["cuda"]
-    with pytest.raises(InvalidSettings, match=rf"the worker's class is '{on_gpu}', which computes no heads"):
+    with pytest.raises(InvalidSettings, match=rf"the worker's class is '{on_gpu}', which computes no such heads"):
         import_worker(settings, on_gpu, is_quantized=False)
     for with_heads in (BARE_CLASS, WORKER_CLASSES["cpu"]):
-        assert import_worker(settings, with_heads, is_quantized=False).has_heads
+        assert "eagle" in import_worker(settings, with_heads, is_quantized=False).heads
+
+
+def test_a_checkpoints_own_head_is_computed_with_torch_alone(tiny_model):
+    settings = make_settings(tiny_model, speculation_method="mtp")
+    assert choose_worker(settings, {}, check_model_files(tiny_model, "auto")) == WORKER_CLASSES["cpu"]
+    with pytest.raises(InvalidSettings, match=rf"speculation_method is mtp, and the worker's class is '{BARE_CLASS}'"):
+        import_worker(settings, BARE_CLASS, is_quantized=False)

@@ -18,7 +18,7 @@ from dormouse_worker.model.testing import ARCHITECTURES, write_tiny_model
 from dormouse_worker.model.weights.kind import GENERATES
 from dormouse_worker.model.weights.skeleton import build_skeleton, iter_tensors
 
-CONVERTED = {"deepseek_v3", "gpt_neox", "mixtral", "qwen3_moe"}  # joined or renamed experts, another name of the head
+CONVERTED = {"deepseek_v3", "glm4_moe", "gpt_neox", "mixtral", "qwen3_moe"}  # joined experts, another name of the head
 GIB = 1 << 30
 TINY_YOUTU = {
     "hidden_size": 32,

@@ -36,7 +36,7 @@ from dormouse_worker.model.weights.sharded import save_sharded_state
 class BareWorker(KernelWorker):
     """Implements `WorkerBase` for one rank, and the models of which `why_torch` knows no reason."""
 
-    has_heads = True
+    heads = frozenset({"eagle"})
 
     def __init__(self, settings: EngineSettings, rank: int, host: Host | None = None) -> None:
         """Raises InvalidSettings where there are no kernels."""

@@ -27,7 +27,7 @@ class WorkerBase(ABC):
     number of times, with `sleep` and `wake_up` in pairs between. Methods raise `WorkerError` for what a user can mend.
     """
 
-    has_heads: ClassVar[bool] = False  # it drafts by EAGLE heads
+    heads: ClassVar[frozenset[str]] = frozenset()  # by which it drafts, of `settings.HEADS`
     settings: EngineSettings
     rank: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dormouse_worker.common.settings import HEADS
 from dormouse_worker.executor.worker.rank_worker import RankWorker
 from dormouse_worker.model.device.cpu import CpuDevice
 
@@ -9,7 +10,7 @@ from dormouse_worker.model.device.cpu import CpuDevice
 class CpuWorker(RankWorker):
     """A `RankWorker` on the CPU."""
 
-    has_heads = True
+    heads = HEADS
 
     def make_device(self) -> CpuDevice:
         """See `DeviceWorker`."""

@@ -1,10 +1,9 @@
-"""The EAGLE head of a worker with torch: loaded beside its model, asleep and awake with it, and who drafts by it."""
+"""The head of a worker with torch: beside its model, asleep and awake with it, and who drafts by it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.engine.batch import Batch
@@ -13,11 +12,9 @@ from dormouse_worker.model.conclusion import Answer
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.drafting.dispensable import Dispensable
 from dormouse_worker.model.drafting.head_drafter import HeadDrafter
-from dormouse_worker.model.drafting.load_head import load_head
-from dormouse_worker.model.drafting.torch_head import TorchPasses, beside, join, shape_of
+from dormouse_worker.model.drafting.torch_head import DraftingHead, TorchPasses
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
-from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.runner import ModelRunner
 from dormouse_worker.model.states import KeptStates
 
@@ -25,48 +22,44 @@ from dormouse_worker.model.states import KeptStates
 class TorchDraftHead:
     """Implements `setup.Draft`. Owns the head's weights; its keys and values lie in the model's cache, behind its."""
 
-    def __init__(self, settings: EngineSettings, device: Device, target: LoadedModel) -> None:
-        """Load it. Raises as `load_head`. `target` is how the model is to be used from now on."""
-        self._name, self._directory = settings.speculation_model, Path(settings.speculation_model)
-        self._layer = len(target.cache_spec.layers)
-        known = beside(target)
-        self._loaded = load_head(settings, device, known)
-        self._hidden_size = known.hidden_size
-        self.sleep_part = Dispensable(self._loaded.weights)
+    def __init__(self, settings: EngineSettings, device: Device, loaded: DraftingHead) -> None:
+        """Take a head that was loaded. Raises InvalidSettings where nobody attends in its layer; it is closed then."""
+        self._loaded = loaded
+        self.target = loaded.target
+        self._layer = len(loaded.target.cache_spec.layers) - 1
+        self.sleep_part = Dispensable(loaded.weights)
+        attending = replace(loaded.target, attention_shapes=(loaded.shape,))
         try:
-            self.target, self._head = join(target, self._loaded)
-            attending = replace(target, attention_shapes=(shape_of(self._loaded, settings.block_size),))
             self._backend = setup.choose_backend(settings, attending, device.torch_device, wants_graphs=False)
         except BaseException:
             self.close()
             raise
 
     def __repr__(self) -> str:
-        return f"TorchDraftHead({self._name}, {self.sleep_part!r})"
+        return f"TorchDraftHead({self._loaded.words}, {self.sleep_part!r})"
 
     @property
     def words(self) -> str:
         """See `Draft`."""
         if lost := self.sleep_part.lost:
             return f"no drafts, as the head did not come back: {lost}"
-        return f"drafts by the head {self._name}: torch, attention {self._backend.name}"
+        return f"drafts by {self._loaded.words}: torch, attention {self._backend.name}"
 
     @property
     def weights_bytes(self) -> int:
         """See `Draft`."""
-        return self._loaded.weights_bytes
+        return sum(slot.num_bytes for slot in self._loaded.weights.layout.slots)
 
     @property
     def facts(self) -> tuple[object, ...]:
         """See `Draft`. Raises OSError."""
-        config = (self._directory / "config.json").read_bytes()
-        return config, sorted(self._loaded.weights.checksums.items())
+        return self._loaded.config.read_bytes(), sorted(self._loaded.weights.checksums.items())
 
     def attach(self, runner: ModelRunner, cache: KVCache, host_cache: KVCache) -> None:
         """See `Draft`."""
         del host_cache  # its part moves with the model's
-        states = KeptStates(self._hidden_size, self._loaded.depths)
-        passes = TorchPasses(self._head, cache.part(self._layer), self._backend, states)
+        states = KeptStates(self._loaded.hidden_size, self._loaded.depths)
+        passes = TorchPasses(self._loaded.head, cache.part(self._layer), self._backend, states)
 
         def make_drafter(sequences: InputBatch, answer: Answer) -> HeadDrafter:
             return HeadDrafter(passes, sequences, answer, is_there=lambda: not self.sleep_part.lost)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dormouse_worker.common.errors import InvalidArgument, InvalidSettings, WorkerError
 from dormouse_worker.common.host import lasting_objects
-from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.common.settings import HEADS, EngineSettings
 from dormouse_worker.common.stand_in import has_stand_in
 from dormouse_worker.common.tasks import GENERATE, POOLING, TRANSCRIBE
 from dormouse_worker.executor.worker.base import WorkerBase
@@ -64,10 +64,10 @@ def import_worker(settings: EngineSettings, worker_class: str, *, is_quantized: 
         if settings.worker_cls == "auto" and not is_quantized and worker_class not in WITHOUT_TORCH:
             import_slim()
         found = resolve_worker_class(worker_class, settings.worker_extension_cls)
-    if settings.speculation_method == "eagle" and not found.has_heads:
+    if (method := settings.speculation_method) in HEADS - found.heads:
         raise InvalidSettings(
-            f"speculation_method is eagle, and the worker's class is {worker_class!r}, which computes no heads (device "
-            f"is {settings.device!r}); derive it from {WORKER_CLASSES['cpu']}, or use draft, or suffix"
+            f"speculation_method is {method}, and the worker's class is {worker_class!r}, which computes no such heads "
+            f"(device is {settings.device!r}); derive it from {WORKER_CLASSES['cpu']}, or use draft, or suffix"
         )
     return found
 
