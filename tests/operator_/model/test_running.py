@@ -20,3 +20,17 @@ RUNS = Container(is_running=True)
 def test_who_can_be_asked_there_is_the_worker_or_what_fetches_its_model(fields, asked, downloading):
     pod = a_pod(**fields)
     assert (pod.can_be_asked, pod.is_downloading) == (asked, downloading)
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({"is_scheduled": True, "ip": ""}, True),
+        ({"is_scheduled": True}, False),
+        ({"is_scheduled": False, "ip": ""}, False),
+        ({"is_scheduled": True, "ip": "", "is_deleting": True}, False),
+        ({"is_scheduled": True, "ip": "", "has_ended": True}, False),
+    ],
+)
+def test_a_pod_on_a_node_without_an_address_waits_for_what_it_mounts(fields, waits):
+    assert a_pod(**fields).waits_for_volumes == waits
