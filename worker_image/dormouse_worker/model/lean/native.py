@@ -43,6 +43,7 @@ FORMATS = MappingProxyType(  # by the names that `quantized.formats` gives them
         "w4a16/32 with lows": abi.W4_LOW,
         "w8a16/32": abi.W8_4,
         "w8a16/16": abi.W8_8,
+        "w8a16/32 with lows": abi.W8_LOW,
     }
 )
 MAX_STARTS = 4  # of `abi.Lora`

@@ -26,16 +26,16 @@ def plain_rows(kind: str, raw: torch.Tensor) -> torch.Tensor:
 
 
 def grouped_rows(kind: str, raw: torch.Tensor) -> Grouped:
-    """Return what rows uint8 [n, bytes] of Q4_0, Q4_1, Q4_K, Q5_0, Q6_K or Q8_0 are made of: numbers of 4 or 8 bits."""
+    """Return what rows uint8 [n, bytes] of a type that `gguf_plan` keeps are made of: numbers of 4 or 8 bits."""
     blocks = raw.reshape(-1, BLOCKS[kind][1])
     zeros = lows = None
     if kind in _SIGNED:
         numbers, scales = _SIGNED[kind](blocks)
-    elif kind == "Q4_K":
-        numbers, (scales, less) = _by_pairs(blocks[:, 16:].contiguous()), _group_scales(blocks)
+    elif kind in _SUPER:
+        numbers, (scales, less) = _SUPER[kind](blocks), _group_scales(blocks)
         lows = -less
-    elif kind == "Q4_1":
-        numbers, scales, lows = _nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2)
+    elif kind in _LOWERED:
+        numbers, scales, lows = _LOWERED[kind](blocks), _half(blocks, 0), _half(blocks, 2)
     else:
         numbers, scales = _nibbles(blocks[:, 2:]), _half(blocks, 0)
         zeros = torch.full((len(raw), len(blocks) // len(raw)), 8, dtype=torch.int32)
@@ -64,8 +64,15 @@ def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
     return _half(blocks, 0) * (_nibbles(blocks[:, 2:]) - 8).float()
 
 
-def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:]).float() + _half(blocks, 2)
+def _numbers_q4_1(blocks: torch.Tensor) -> torch.Tensor:
+    return _nibbles(blocks[:, 4:])
+
+
+def _of_lowered(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def made(blocks: torch.Tensor) -> torch.Tensor:
+        return _half(blocks, 0) * _LOWERED[kind](blocks).float() + _half(blocks, 2)
+
+    return made
 
 
 def _of_signed(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -82,9 +89,8 @@ def _signed_q5_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return numbers[:, None], _half(blocks, 0)
 
 
-def _q5_1(blocks: torch.Tensor) -> torch.Tensor:
-    numbers = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
-    return _half(blocks, 0) * numbers.float() + _half(blocks, 2)
+def _numbers_q5_1(blocks: torch.Tensor) -> torch.Tensor:
+    return _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
 
 
 def _signed_q8_0(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,10 +109,12 @@ def _scales_and_lows(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return scales.float(), lows.float()
 
 
-def _by_groups(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Return float32 [n, 8, 32] of whole numbers of a super-block that begins with its scales."""
-    scales, lows = _group_scales(blocks)
-    return scales[..., None] * numbers.float() - lows[..., None]
+def _of_super(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def made(blocks: torch.Tensor) -> torch.Tensor:
+        scales, lows = _group_scales(blocks)
+        return scales[..., None] * _SUPER[kind](blocks).float() - lows[..., None]
+
+    return made
 
 
 def _group_scales(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,13 +128,13 @@ def _by_pairs(both: torch.Tensor) -> torch.Tensor:
     return _nibbles(both.view(len(both), 4, 32)).view(len(both), 8, 32)
 
 
-def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
-    return _by_groups(blocks, _by_pairs(blocks[:, 16:].contiguous()))
+def _numbers_q4_k(blocks: torch.Tensor) -> torch.Tensor:
+    return _by_pairs(blocks[:, 16:].contiguous())
 
 
-def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
+def _numbers_q5_k(blocks: torch.Tensor) -> torch.Tensor:
     fifth = blocks[:, None, 16:48] >> torch.arange(8, dtype=torch.uint8)[None, :, None] & 1
-    return _by_groups(blocks, _by_pairs(blocks[:, 48:].contiguous()) | (fifth.int() << 4))
+    return _by_pairs(blocks[:, 48:].contiguous()) | (fifth.int() << 4)
 
 
 def _signed_q6_k(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,13 +150,14 @@ def _signed_q6_k(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 _SIGNED: Mapping[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = MappingProxyType(
     {"Q5_0": _signed_q5_0, "Q6_K": _signed_q6_k, "Q8_0": _signed_q8_0}
 )
+# Whole numbers without a sign, int32: of blocks with a scale and a low, and of super-blocks, [n, 8, 32].
+_LOWERED = MappingProxyType({"Q4_1": _numbers_q4_1, "Q5_1": _numbers_q5_1})
+_SUPER = MappingProxyType({"Q4_K": _numbers_q4_k, "Q5_K": _numbers_q5_k})
 _MADE: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
     {
         "Q4_0": _q4_0,
-        "Q4_1": _q4_1,
-        "Q5_1": _q5_1,
-        "Q4_K": _q4_k,
-        "Q5_K": _q5_k,
+        **{kind: _of_lowered(kind) for kind in _LOWERED},
+        **{kind: _of_super(kind) for kind in _SUPER},
         **{kind: _of_signed(kind) for kind in _SIGNED},
     }
 )

@@ -33,6 +33,8 @@ KEEPS = MappingProxyType(  # the types whose numbers our kernels compute with as
         "Q4_1": Chunks.WITH_LOWS,
         "Q4_K": Chunks.WITH_LOWS,
         "Q5_0": Chunks.BYTES_OF_FOUR,
+        "Q5_1": Chunks.BYTES_WITH_LOWS,
+        "Q5_K": Chunks.BYTES_WITH_LOWS,
         "Q6_K": Chunks.BYTES_OF_EIGHT,
         "Q8_0": Chunks.BYTES_OF_FOUR,
     }

@@ -3,7 +3,8 @@
 weight [out, chunks · bytes]  uint8; a chunk is 128 inputs: byte i has input i (its low half) and input 64 + i; then the
                               scales, float32, and zeros of its groups, 1 or 4 of them (filled up to four bytes); or
                               the scales and lows, float32, of 4 groups
-                              of 8 bits: 128 numbers with a sign, then the scales, float32, of 4 or 8 groups
+                              of 8 bits: 128 numbers with a sign, then the scales, float32, of 4 or 8 groups, or the
+                              scales and lows of 4
 
 What they stand for is what is computed with: the very plain weights that a checkpoint's reader makes of them.
 """
@@ -29,6 +30,7 @@ class Chunks(Enum):
     WITH_LOWS = "w4a16/32 with lows"
     BYTES_OF_FOUR = "w8a16/32"
     BYTES_OF_EIGHT = "w8a16/16"
+    BYTES_WITH_LOWS = "w8a16/32 with lows"
 
     @property
     def num_groups(self) -> int:
@@ -38,15 +40,21 @@ class Chunks(Enum):
     @property
     def is_of_bytes(self) -> bool:
         """Return whether numbers have 8 bits and a sign, and no zero."""
-        return self in (Chunks.BYTES_OF_FOUR, Chunks.BYTES_OF_EIGHT)
+        return self in (Chunks.BYTES_OF_FOUR, Chunks.BYTES_OF_EIGHT, Chunks.BYTES_WITH_LOWS)
+
+    @property
+    def has_lows(self) -> bool:
+        """Return whether something is added to each group."""
+        return self in (Chunks.WITH_LOWS, Chunks.BYTES_WITH_LOWS)
 
     @property
     def num_bytes(self) -> int:
         """Return the size of a chunk."""
         scale_bytes = self.num_groups * torch.float32.itemsize
+        low_bytes = scale_bytes if self.has_lows else 0
         if self.is_of_bytes:
-            return CHUNK + scale_bytes
-        return HALF + scale_bytes + (scale_bytes if self is Chunks.WITH_LOWS else ZERO_BYTES)
+            return CHUNK + scale_bytes + low_bytes
+        return HALF + scale_bytes + (low_bytes or ZERO_BYTES)
 
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of a row of so many inputs."""
@@ -57,7 +65,7 @@ class Chunks(Enum):
 class Grouped:
     """Some rows of a map: what is taken from numbers, what they are multiplied with, what is added, group by group.
 
-    Without zeros and lows, numbers have a sign and 8 bits.
+    Without zeros, numbers may have a sign and 8 bits.
     """
 
     numbers: torch.Tensor  # int32 [n, in]
@@ -99,7 +107,8 @@ def pack(rows: Grouped, chunks: Chunks) -> torch.Tensor:
 
     if chunks.is_of_bytes:
         numbers = rows.numbers.to(torch.int8).view(torch.uint8).reshape(len(rows.numbers), -1, CHUNK)
-        return torch.cat((numbers, _bytes_of(by_chunk(rows.scales))), 2).flatten(1)
+        floats = [by_chunk(part) for part in (rows.scales, rows.lows) if part is not None]
+        return torch.cat((numbers, *map(_bytes_of, floats)), 2).flatten(1)
     halves = rows.numbers.to(torch.uint8).reshape(len(rows.numbers), -1, 2, HALF)
     if rows.lows is None:
         assert rows.zeros is not None, "one of them is there"
@@ -115,11 +124,12 @@ def expand(weight: torch.Tensor, columns: int, chunks: Chunks) -> torch.Tensor:
     lying = weight.view(len(weight), -1, chunks.num_bytes)
     if chunks.is_of_bytes:
         signed = lying[..., :CHUNK].contiguous().view(torch.int8).float().view(*lying.shape[:2], count, -1)
-        return (signed * _floats_of(lying[..., CHUNK:])[..., None]).flatten(1)
+        scales, lows = (floats := _floats_of(lying[..., CHUNK:]))[..., :count, None], floats[..., count:, None]
+        return (signed * scales + lows if chunks.has_lows else signed * scales).flatten(1)
     scale_end = HALF + count * torch.float32.itemsize
     both, scales, rest = lying[..., :HALF], _floats_of(lying[..., HALF:scale_end]), lying[..., scale_end:]
     numbers = torch.cat((both & MOST, both >> 4), 2).int().view(*lying.shape[:2], count, -1)
-    if chunks is Chunks.WITH_LOWS:
+    if chunks.has_lows:
         plain = numbers.float() * scales[..., None] + _floats_of(rest)[..., None]
     else:
         plain = (numbers - rest[..., :count, None].int()).float() * scales[..., None]

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 17
+#define DM_VERSION 18
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmStored : int64_t { DM_AS_IT_COMES = 0, DM_ROWS_INT8 = 1, DM_ROWS_FP8 = 2 };
@@ -17,6 +17,7 @@ enum DmFormat : int64_t {
   DM_MXFP4 = 6,
   DM_W8_4 = 7,
   DM_W8_8 = 8,
+  DM_W8_LOW = 9,
 };
 
 // One layer group's part of a packed batch of N sequences and T tokens, at least one of each sequence.

@@ -106,6 +106,7 @@ struct Pass {
       case DM_W4_LOW: return grouped<ADDS, LowChunk<W>>(in, map, out, columns, num_outputs, deltas);
       case DM_W8_4: return grouped<ADDS, ByteChunk<4>>(in, map, out, columns, num_outputs, deltas);
       case DM_W8_8: return grouped<ADDS, ByteChunk<8>>(in, map, out, columns, num_outputs, deltas);
+      case DM_W8_LOW: return grouped<ADDS, ByteLowChunk<W>>(in, map, out, columns, num_outputs, deltas);
     }
     deltas.shrink(pool, in, rows, columns);
     quantize(pool, in, rows, columns, map.format, space.numbers, peaks);
@@ -133,6 +134,7 @@ struct Pass {
       case DM_W4_LOW: return gate_of<LowChunk<W>>(map, lora);
       case DM_W8_4: return gate_of<ByteChunk<4>>(map, lora);
       case DM_W8_8: return gate_of<ByteChunk<8>>(map, lora);
+      case DM_W8_LOW: return gate_of<ByteLowChunk<W>>(map, lora);
     }
     Deltas<A, W> added = deltas(lora);
     added.shrink(pool, space.normed, rows, columns);

@@ -7,6 +7,7 @@
 //                   weight = nibble · scale + low, each step rounded to float32, then rounded to the model's type
 //     ByteChunk     128 columns, a byte with a sign for each, and the scales of GROUPS groups
 //                   weight = byte · scale, exact in float32; rounded where rows are multiplied as bfloat16
+//     ByteLowChunk  the same with what is added, of four groups, and rounded as a LowChunk's
 #pragma once
 
 #include "nibbles.h"
@@ -29,6 +30,13 @@ struct GroupedChunk {
 template <class W, int GROUPS>
 constexpr int64_t columns_of<GroupedChunk<W, GROUPS>> = 2 * NIBBLE_GROUP;
 
+// The weights that numbers stand for in a column's group of a chunk with scales and lows; not rounded yet.
+template <class C>
+INLINE floats scaled_from(const C &chunk, ints numbers, int64_t column) {
+  floats product = __builtin_convertvector(numbers, floats) * all(chunk.scales[column / C::COLUMNS]);
+  return __builtin_assoc_barrier(product) + all(chunk.lows[column / C::COLUMNS]);  // not fused: the reader rounds twice
+}
+
 template <class W>
 struct LowChunk {
   uint8_t both[NIBBLE_GROUP];
@@ -36,10 +44,7 @@ struct LowChunk {
 
   typedef W Weight;
   static constexpr int COLUMNS = 2 * NIBBLE_GROUP / 4;
-  INLINE floats weights(ints numbers, int64_t column) const {
-    floats product = __builtin_convertvector(numbers, floats) * all(scales[column / COLUMNS]);
-    return __builtin_assoc_barrier(product) + all(lows[column / COLUMNS]);  // not fused: the reader rounds twice
-  }
+  INLINE floats weights(ints numbers, int64_t column) const { return scaled_from(*this, numbers, column); }
 };
 template <class W>
 constexpr int64_t columns_of<LowChunk<W>> = 2 * NIBBLE_GROUP;
@@ -55,6 +60,17 @@ struct ByteChunk {
 template <int GROUPS>
 constexpr int64_t columns_of<ByteChunk<GROUPS>> = 2 * NIBBLE_GROUP;
 
+template <class W>
+struct ByteLowChunk {
+  int8_t numbers[2 * NIBBLE_GROUP];
+  float scales[4], lows[4];
+
+  typedef W Weight;
+  static constexpr int COLUMNS = 2 * NIBBLE_GROUP / 4;
+};
+template <class W>
+constexpr int64_t columns_of<ByteLowChunk<W>> = 2 * NIBBLE_GROUP;
+
 // Whether a chunk is one that becomes plain weights: `plain_at` and `add_chunks` know it.
 template <class C>
 constexpr bool becomes_plain = false;
@@ -64,6 +80,16 @@ template <class W>
 constexpr bool becomes_plain<LowChunk<W>> = true;
 template <int GROUPS>
 constexpr bool becomes_plain<ByteChunk<GROUPS>> = true;
+template <class W>
+constexpr bool becomes_plain<ByteLowChunk<W>> = true;
+
+// Whether each number has a byte.
+template <class C>
+constexpr bool is_of_bytes = false;
+template <int GROUPS>
+constexpr bool is_of_bytes<ByteChunk<GROUPS>> = true;
+template <class W>
+constexpr bool is_of_bytes<ByteLowChunk<W>> = true;
 
 INLINE floats rounded_to(floats x, float) { return x; }
 // As `store` rounds, but for what is no number, which weights are not: a scale that is not finite is refused when it is read.
@@ -81,6 +107,11 @@ INLINE floats exact_at(const C &chunk, int column) {
 template <int GROUPS>
 INLINE floats exact_at(const ByteChunk<GROUPS> &chunk, int column) {
   return __builtin_convertvector(widened(chunk.numbers + column), floats) * all(chunk.scales[column / chunk.COLUMNS]);
+}
+
+template <class W>
+INLINE floats exact_at(const ByteLowChunk<W> &chunk, int column) {
+  return scaled_from(chunk, widened(chunk.numbers + column), column);
 }
 
 // The plain weights that a chunk stands for, LANES columns from one on.
@@ -112,8 +143,9 @@ INLINE void halves_of(const C &chunk, const Take &take) {
   }
 }
 
-template <int GROUPS, class Take>
-INLINE void halves_of(const ByteChunk<GROUPS> &chunk, const Take &take) {
+template <class C, class Take>
+  requires is_of_bytes<C>
+INLINE void halves_of(const C &chunk, const Take &take) {
   UNROLL for (int column = 0; column < 2 * NIBBLE_GROUP; column += 32)
     take(column, (__m512i)_mm512_cvtne2ps_pbh((__m512)exact_at(chunk, column + 16), (__m512)exact_at(chunk, column)));
 }

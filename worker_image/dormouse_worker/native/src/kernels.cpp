@@ -52,6 +52,8 @@ void multiply_as(const DmPool &pool, const A *in, const DmLinear &map, float *ou
     linear<false, A, W, ByteChunk<4>>(pool, in, map, out, rows, columns, num_outputs, packed);
   else if (map.format == DM_W8_8)
     linear<false, A, W, ByteChunk<8>>(pool, in, map, out, rows, columns, num_outputs, packed);
+  else if (map.format == DM_W8_LOW)
+    linear<false, A, W, ByteLowChunk<W>>(pool, in, map, out, rows, columns, num_outputs, packed);
   else if (map.format == DM_MXFP4) {
     if constexpr (sizeof(A) == sizeof(float))
       linear<false, A, W, PowerChunk>(pool, in, map, out, rows, columns, num_outputs, packed);

@@ -44,6 +44,7 @@ int64_t bytes_of_row(int64_t format, int64_t columns) {
     case DM_W4_LOW: return chunks * (int64_t)sizeof(LowChunk<W>);
     case DM_W8_4: return chunks * (int64_t)sizeof(ByteChunk<4>);
     case DM_W8_8: return chunks * (int64_t)sizeof(ByteChunk<8>);
+    case DM_W8_LOW: return chunks * (int64_t)sizeof(ByteLowChunk<W>);
     default: return columns * (int64_t)sizeof(W);
   }
 }

@@ -54,6 +54,8 @@ def tensors_plain(model):
         ("Q4_1", "bfloat16", "w4a16/32 with lows"),
         ("Q4_1", "float32", "w4a16/32 with lows"),
         ("Q5_0", "float32", "w8a16/32"),
+        ("Q5_1", "bfloat16", "w8a16/32 with lows"),
+        ("Q5_1", "float32", "w8a16/32 with lows"),
         ("Q8_0", "float32", "w8a16/32"),
         ("Q6_K", "float32", "w8a16/16"),
     ],
