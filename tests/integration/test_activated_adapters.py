@@ -7,8 +7,9 @@ import pytest
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2 as control
 from tests.integration.conftest import EPOCH, PATIENCE_S
-from tests.integration.test_adapter_faults import LOADED, LORA, MAX_TOKENS, until
+from tests.integration.test_adapter_faults import LOADED, LORA, MAX_TOKENS
 from tests.peft_kit import LOUD, greedy_tokens, make_adapter, make_soft_prompt
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,7 +39,7 @@ def worker(start_worker, tiny_model, adapters):
     worker.start()
     told = [control.LoraSpec(name=name, uri=f"file://{path}") for name, path in adapters.items()]
     worker.operate("SetLoras", control.SetLorasRequest(epoch=EPOCH, adapters=told, digest="all"))
-    until(lambda: are_loaded(worker), "the adapters are not loaded")
+    wait_for(lambda: are_loaded(worker), "the adapters are not loaded")
     return worker
 
 
@@ -69,7 +70,7 @@ def test_all_say_what_peft_says_after_every_sleep_and_what_is_activated_shares_t
             worker.operate("WakeUp", control.WakeUpRequest(epoch=EPOCH))
         if level == 3:
             worker.start()
-        until(lambda: are_loaded(worker), "the adapters are not loaded again")
+        wait_for(lambda: are_loaded(worker), "the adapters are not loaded again")
         worker.operate("ResetPrefixCache", control.ResetPrefixCacheRequest(epoch=EPOCH))
         assert ask(worker, "tiny") == (base, 0)
         assert ask(worker, "check") == (activated, SHARED)

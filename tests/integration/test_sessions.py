@@ -10,8 +10,8 @@ from dormouse_api.names import METADATA_CACHE_SALT, Role
 from dormouse_api.testing_tickets import proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.model.testing import write_tiny_model
-from tests.integration.test_adapter_faults import until
 from tests.integration.test_sleep import sleep, wake
+from tests.waiting import wait_for
 
 MAX_LEN = 4608
 SESSION = [3 + (7 * number) % 89 for number in range(4000)]
@@ -120,7 +120,7 @@ def test_a_session_goes_on_at_a_neighbour_that_runs_all_along(start_worker, tmp_
         worker.start()
     assert ask(second, salt="before").cached == 0
     said = ask(first, salt="tenant").tokens
-    until(lambda: counted(first, "writes_total") >= NUM_BLOCKS, "the idle worker has written all that it has")
+    wait_for(lambda: counted(first, "writes_total") >= NUM_BLOCKS, "the idle worker has written all that it has")
     assert ask(second, salt="tenant") == Answer(said, KNOWN)
     assert counted(second, "found_total") == counted(second, "hits_total") == NUM_BLOCKS
     assert ask(second, salt="another tenant") == Answer(said, 0)
