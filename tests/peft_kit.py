@@ -80,7 +80,7 @@ def make_adapter(
     return directory
 
 
-def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int) -> Path:
+def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int, loudness: float = 0.7) -> Path:
     """Have peft write a soft prompt of a kind, with random weights, and return its directory."""
     torch.manual_seed(num_tokens)
     more: dict[str, Any] = {"encoder_hidden_size": 24} if kind == "P_TUNING" else {}
@@ -88,7 +88,7 @@ def make_soft_prompt(directory: Path, base: Path, *, kind: str, num_tokens: int)
     with _peft_asks_what_is_deprecated():
         model = get_peft_model(_base(base), config)
     for weight in model.prompt_encoder.parameters():
-        torch.nn.init.normal_(weight, std=0.7)
+        torch.nn.init.normal_(weight, std=loudness)
     model.save_pretrained(directory)
     return directory
 
