@@ -28,7 +28,8 @@ from bench.helpers import Helper, Job
 from bench.models import SHAPES, ensure_model
 from bench.options import Options, main
 from bench.replies import tokens_per_s
-from bench.results import RatioAtLeast, RatioAtMost, Row
+from bench.results import PICTURES, RatioAtLeast, RatioAtMost, Row
+from bench.sleep_picture import Bar, draw
 from bench.worker import Worker, ready_worker
 from bench.workload import Request, make_workload
 from dormouse_api import testing_tickets
@@ -57,11 +58,26 @@ def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     model = ensure_model(MODEL, "bf16")
     flags = ("--max-model-len", "4096", "--threads", str(options.threads))
-    return [
-        *_over_gaps(model, options, console),
-        *hand_over.measure(model, flags, options, console),
-        _beside_none(model, options, console),
-    ]
+    over_gaps = list(_over_gaps(model, options, console))
+    handed_over = hand_over.measure(model, flags, options, console)
+    if options.results_dir:
+        ((options.out or PICTURES) / "session.svg").write_text(draw_night(over_gaps, handed_over[0]), "utf-8")
+    return [*over_gaps, *handed_over, _beside_none(model, options, console)]
+
+
+def draw_night(over_gaps: Sequence[Row], stall: Row) -> str:
+    """Return a picture of what a session waits for at what a night brings, beside computing it."""
+    asleep, elsewhere = over_gaps[: len(GAPS)]
+    computed_s = asleep.peer
+    assert computed_s is not None, "both are measured"
+    waits = {
+        "computed anew": computed_s,
+        "asleep at level 2": asleep.ours,
+        "from Zero, or a roll-out": elsewhere.ours,
+        "drained in mid-stream": stall.ours,
+    }
+    bars = [Bar(title, {"first token": seconds}) for title, seconds in waits.items()]
+    return draw(f"A session of {NUM_TOKENS:,} tokens over a night: until its next token, {MODEL} bf16", bars)
 
 
 def _over_gaps(model: Path, options: Options, console: Console) -> Iterator[Row]:
