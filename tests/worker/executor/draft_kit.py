@@ -95,6 +95,15 @@ def third_head(directory, target, scale=1.0, rows=None, steps=60, depths=(0, 1, 
     return directory
 
 
+def heads_of(root, target, rows):
+    """Write heads of both kinds, of which the taught ones were taught these rows; return their directories."""
+    return {
+        f"{kind}{name}": write(root / f"{kind}{name}".replace(", ", "-"), target, **fields)
+        for kind, write in (("", head), ("third, ", third_head))
+        for name, fields in (("taught", {"rows": rows}), ("ignorant", {}), ("broken", {"scale": 1e30}))
+    }
+
+
 def own_head(directory, rows=None, steps=60, scale=1.0):
     """Put a head for multi-token prediction into a model's checkpoint, of chance or one that learned; return it."""
     torch.manual_seed(7)

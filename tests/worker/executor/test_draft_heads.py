@@ -32,16 +32,7 @@ def truth(tiny_model):
 @pytest.fixture(scope="module")
 def heads(tiny_model, tmp_path_factory, truth):
     """The directories of heads, by kind."""
-    root = tmp_path_factory.mktemp("heads")
-    rows = [[*PERIOD, *truth[0][0]]]
-    return {
-        "taught": draft_kit.head(root / "taught", tiny_model, rows=rows),
-        "ignorant": draft_kit.head(root / "ignorant", tiny_model),
-        "broken": draft_kit.head(root / "broken", tiny_model, scale=1e30),
-        "third, taught": draft_kit.third_head(root / "third-taught", tiny_model, rows=rows),
-        "third, ignorant": draft_kit.third_head(root / "third-ignorant", tiny_model),
-        "third, broken": draft_kit.third_head(root / "third-broken", tiny_model, scale=1e30),
-    }
+    return draft_kit.heads_of(tmp_path_factory.mktemp("heads"), tiny_model, [[*PERIOD, *truth[0][0]]])
 
 
 def ask(directory, head, **settings):

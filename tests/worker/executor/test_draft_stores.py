@@ -43,6 +43,18 @@ class Keeping:
         self.asking.close()
 
 
+def check_read_back(keeping, overheard, said):
+    """Check that who has said this says it again, with blocks of the store, and that its head sees the same."""
+    before = overheard.take()
+    keeping.evict()
+    overheard.take()
+    assert keeping.say()[:2] == (said, KNOWN)
+    after = overheard.take()
+    assert len(before.keys() & after.keys()) > 5
+    for known in before.keys() & after.keys():
+        assert all(one == other for one, other in zip(before[known], after[known], strict=False)), "it sees the same"
+
+
 def test_a_draft_model_reads_anew_what_a_store_brings_and_is_as_right_as_before(tiny_model, tmp_path):
     same = draft_kit.same(tmp_path / "same", tiny_model)
     keeping = Keeping(tiny_model, "draft", same, tmp_path / "kv", "cpu")
@@ -70,14 +82,7 @@ def test_a_heads_part_is_kept_with_its_models_and_for_nobody_without_that_head(t
     keeping = Keeping(tiny_model, "eagle", taught, tmp_path / "kv", "no torch")
     overheard = Overheard(keeping.asking, monkeypatch)
     assert keeping.say()[:2] == (said, 0)
-    before = overheard.take()
-    keeping.evict()
-    overheard.take()
-    assert keeping.say()[:2] == (said, KNOWN)
-    after = overheard.take()
-    assert len(before.keys() & after.keys()) > 5
-    for known in before.keys() & after.keys():
-        assert all(one == other for one, other in zip(before[known], after[known], strict=False)), "it sees the same"
+    check_read_back(keeping, overheard, said)
     keeping.sleep()
     again, cached, (_, taken) = keeping.say()
     assert (again, cached) == (said, KNOWN)

@@ -17,15 +17,6 @@ from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same
 FAMILIES = ["deepseek_v3", "glm4_moe"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Let torch teach and compare by one thread: several wait for each other where others compute, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def ask(directory, **settings):
     """Return a rank that always asks its model's head for all that there is room for."""
     asking = Asking(directory, "mtp", max_num_seqs=64, **settings)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from dormouse_worker.executor.testing_drafts import draft_always
 from dormouse_worker.model.testing import write_tiny_model
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BoundRank
 from tests.worker.executor.test_draft_heads import GREEDY, LONG, PLAIN, Overheard
-from tests.worker.executor.test_draft_stores import KNOWN, Keeping
+from tests.worker.executor.test_draft_stores import Keeping, check_read_back
 from tests.worker.executor.test_drafts import ASKED, PERIOD, Asking, count, same_but_rounding
 from tests.worker.executor.test_grammar_crossings import kill_and_resume
 
@@ -31,15 +30,6 @@ def in_each_way(*rarely):
     return pytest.mark.parametrize(("kind", "way"), cases)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Let torch teach and compare by one thread: several wait for each other where others compute, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def truth(tiny_model):
     """Return what a rank without drafts says to each of ASKED, alone."""
@@ -52,15 +42,7 @@ def truth(tiny_model):
 @pytest.fixture(scope="module")
 def heads(tiny_model, tmp_path_factory, truth):
     """The directories of heads, by kind."""
-    root = tmp_path_factory.mktemp("heads")
-    rows = [[*PERIOD, *truth[0][0]]]
-    return {
-        "taught": draft_kit.head(root / "taught", tiny_model, rows=rows),
-        "ignorant": draft_kit.head(root / "ignorant", tiny_model),
-        "broken": draft_kit.head(root / "broken", tiny_model, scale=1e30),
-        "third, taught": draft_kit.third_head(root / "third-taught", tiny_model, rows=rows),
-        "third, ignorant": draft_kit.third_head(root / "third-ignorant", tiny_model),
-    }
+    return draft_kit.heads_of(tmp_path_factory.mktemp("heads"), tiny_model, [[*PERIOD, *truth[0][0]]])
 
 
 def ask(directory, head, **settings):
@@ -207,14 +189,7 @@ def test_a_store_keeps_its_part_with_the_models_and_for_nobody_without_it(tiny_m
     overheard = Overheard(keeping.asking, monkeypatch)
     said, cached, _ = keeping.say()
     assert cached == 0
-    before = overheard.take()
-    keeping.evict()
-    overheard.take()
-    assert keeping.say()[:2] == (said, KNOWN)
-    after = overheard.take()
-    assert len(before.keys() & after.keys()) > 5
-    for known in before.keys() & after.keys():
-        assert all(one == other for one, other in zip(before[known], after[known], strict=False)), "it sees the same"
+    check_read_back(keeping, overheard, said)
     keeping.close()
     other = Keeping(tiny_model, "off", None, tmp_path / "kv", "cpu")
     assert other.say()[:2] == (said, 0)

@@ -14,18 +14,9 @@ from dormouse_worker.files.head_files import SEQUENCE_CLASSIFIER
 from dormouse_worker.model.bare.config import odd_words
 from dormouse_worker.model.bare_pooling.families import EMBEDDED, FAMILIES, Family
 from dormouse_worker.model.bare_pooling.heads import HeadNames
-from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, wrong_eps, wrong_sizes
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_eps, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
 
-_SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "type_vocab_size",
-    "vocab_size",
-)
 _FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformers' to compute
     {
         "activation": "gelu",  # DistilBERT's word
@@ -144,7 +135,7 @@ def read_encoder(config: Mapping[str, Any], *, has_head: bool = False) -> Encode
 
 def _words(family: Family) -> dict[str, str]:
     """Return what config.json calls each size that this family has."""
-    return {name: family.word(name) for name in _SIZES if family.has_kinds or name != "type_vocab_size"}
+    return {name: family.word(name) for name in SIZES if family.has_kinds or name != "type_vocab_size"}
 
 
 def _misfits(config: Mapping[str, Any], family: Family, *, has_head: bool) -> Iterator[str]:

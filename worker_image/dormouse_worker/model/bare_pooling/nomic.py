@@ -9,19 +9,10 @@ from typing import Any
 from dormouse_worker.model.bare.config import odd_words
 from dormouse_worker.model.bare_pooling.gated import Attending, GatedConfig, GatedFamily, GatedNames
 from dormouse_worker.model.bare_pooling.heads import HeadNames
-from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, wrong_eps, wrong_rope, wrong_sizes
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_eps, wrong_rope, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
 
 KIND, _ARCHITECTURE = "nomic_bert", "NomicBertModel"
-_SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "type_vocab_size",
-    "vocab_size",
-)
 _FIXED: Mapping[str, object] = MappingProxyType({"hidden_act": "silu"})
 _ROPE = "rope_parameters"
 _FAMILY = GatedFamily(
@@ -76,9 +67,9 @@ def read_nomic(config: Mapping[str, Any], names: Collection[str], *, has_head: b
 
 def _misfits(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs; later checks may rely on what earlier ones would have yielded."""
-    known = SAY_NOTHING | _FIXED.keys() | {*_SIZES, _ROPE, "head_dim", "layer_norm_eps", "pad_token_id"}
-    yield from odd_words(config, {KIND: _ARCHITECTURE}, known, _FIXED, (*_SIZES, "layer_norm_eps", _ROPE))
-    yield from wrong_sizes(config, _SIZES)
+    known = SAY_NOTHING | _FIXED.keys() | {*SIZES, _ROPE, "head_dim", "layer_norm_eps", "pad_token_id"}
+    yield from odd_words(config, {KIND: _ARCHITECTURE}, known, _FIXED, (*SIZES, "layer_norm_eps", _ROPE))
+    yield from wrong_sizes(config, SIZES)
     yield from wrong_eps(config, "layer_norm_eps")
     size, rope = config["hidden_size"] // config["num_attention_heads"], config[_ROPE]
     if config.get("head_dim") not in (None, size):

@@ -9,6 +9,15 @@ from typing import Any
 from dormouse_worker.model.rope_kinds import PLAIN
 from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
+SIZES = (  # of encoders whose tokens are of kinds
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "type_vocab_size",
+    "vocab_size",
+)
 SAY_NOTHING = frozenset(  # of what a pass computes
     {
         "_attn_implementation_autoset",
