@@ -32,33 +32,6 @@ OLD = {  # as files of ModernBERT's authors say it
 
 
 @pytest.mark.parametrize("architecture", KINDS)
-def test_vectors_are_those_of_transformers(tmp_path, loaded, architecture):
-    path = write_tiny_encoder(tmp_path, architecture, modules=("lasttoken", "mean_tokens"))
-    assert why(path) is None
-    for vector, text in zip(vectors(loaded(path), normalize=True), TEXTS, strict=True):
-        hidden = reference_hidden(path, text)
-        assert_alike(vector, normalize(torch.cat([hidden.mean(0), hidden[-1]]), dim=0))
-
-
-@pytest.mark.parametrize("architecture", KINDS)
-def test_layers_of_odd_sizes_and_long_texts_are_computed(tmp_path, loaded, architecture):
-    sizes = {"hidden_size": 60, "intermediate_size": 75, "num_attention_heads": 5, "max_position_embeddings": 600}
-    path = write_tiny_encoder(tmp_path, architecture, num_hidden_layers=4, **sizes)
-    texts = [[(7 * place + 11 * length) % 250 for place in range(length)] for length in (530, 65, 2)]
-    for vector, text in zip(vectors(loaded(path, max_num_batched_tokens=600), texts), texts, strict=True):
-        assert_alike(vector, normalize(reference_hidden(path, text).mean(0), dim=0))
-
-
-@pytest.mark.parametrize("architecture", KINDS)
-def test_a_vector_has_the_same_bits_alone_as_among_others(tmp_path, loaded, architecture):
-    model = loaded(write_tiny_encoder(tmp_path, architecture), max_num_batched_tokens=512)
-    texts = [[(5 * place + number) % 250 for place in range(3 + number % 17)] for number in range(30)]
-    together = vectors(model, texts)
-    for number in (0, 7, 16, 29):
-        np.testing.assert_array_equal(vectors(model, texts[number : number + 1])[0], together[number])
-
-
-@pytest.mark.parametrize("architecture", KINDS)
 def test_weights_of_16_bits_give_the_bits_that_float32_gives(tmp_path, widened, architecture):
     path = halve(write_tiny_encoder(tmp_path, architecture))
     assert why(path) is None

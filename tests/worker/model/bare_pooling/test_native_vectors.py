@@ -11,13 +11,16 @@ from torch.nn.functional import normalize
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
+from dormouse_worker.model.bare_pooling import modern, nomic
 from dormouse_worker.model.bare_pooling.families import FAMILIES
 from dormouse_worker.model.testing_pooling import write_tiny_encoder
 from tests.worker.model.bare_pooling.kit import change, why
 from tests.worker.model.pooling.test_vectors import POOLED, TEXTS, assert_alike, reference_hidden, vectors
 
+PASSES = ["bert", modern.KIND, nomic.KIND]  # of which each has layers of another make
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+
+@pytest.mark.parametrize("architecture", [*FAMILIES, modern.KIND, nomic.KIND])
 def test_vectors_are_those_of_transformers(tmp_path, loaded, architecture):
     path = write_tiny_encoder(tmp_path, architecture, modules=("lasttoken", "mean_tokens"))
     assert why(path) is None
@@ -26,10 +29,11 @@ def test_vectors_are_those_of_transformers(tmp_path, loaded, architecture):
         assert_alike(vector, normalize(torch.cat([hidden.mean(0), hidden[-1]]), dim=0))
 
 
-def test_layers_of_odd_sizes_are_computed(tmp_path, loaded):
+@pytest.mark.parametrize("architecture", PASSES)
+def test_layers_of_odd_sizes_are_computed(tmp_path, loaded, architecture):
     """No size is a multiple of a vector's, and some texts are longer than what attention sees at a time."""
     sizes = {"hidden_size": 60, "intermediate_size": 75, "num_attention_heads": 5, "max_position_embeddings": 600}
-    path = write_tiny_encoder(tmp_path, num_hidden_layers=3, **sizes)
+    path = write_tiny_encoder(tmp_path, architecture, num_hidden_layers=4, **sizes)
     texts = [[(7 * place + 11 * length) % 250 for place in range(length)] for length in (530, 65, 2)]
     for vector, text in zip(vectors(loaded(path, max_num_batched_tokens=600), texts), texts, strict=True):
         assert_alike(vector, normalize(reference_hidden(path, text).mean(0), dim=0))
@@ -42,8 +46,9 @@ def test_every_pooling_is_that_of_its_name(tmp_path, loaded, mode):
         assert_alike(vector, POOLED[mode](reference_hidden(path, text)))
 
 
-def test_a_vector_has_the_same_bits_alone_as_among_others(tmp_path, loaded):
-    model = loaded(write_tiny_encoder(tmp_path), max_num_batched_tokens=512)
+@pytest.mark.parametrize("architecture", PASSES)
+def test_a_vector_has_the_same_bits_alone_as_among_others(tmp_path, loaded, architecture):
+    model = loaded(write_tiny_encoder(tmp_path, architecture), max_num_batched_tokens=512)
     texts = [[(5 * place + number) % 250 for place in range(3 + number % 17)] for number in range(30)]
     together = vectors(model, texts)
     for number in (0, 7, 16, 29):
