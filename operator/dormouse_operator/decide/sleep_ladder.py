@@ -25,7 +25,7 @@ from dormouse_operator.decide.sleep_evidence import Evidence
 from dormouse_operator.model import Ladder, Lifecycle, Rung
 from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREWARM, REQUEST
 
-_FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
+_FOLLOW = timedelta(seconds=5)  # how often is looked at what changes without a word: the load, who has to leave
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
 
@@ -123,9 +123,23 @@ def _follow(evidence: Evidence, ladder: Ladder, least: int) -> Ladder:
 
 
 def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
-    """Stay awake, or leave for the deepest rung whose time has come."""
-    if evidence.turn and evidence.turn.yields_for and (left := _leave_for_neighbour(evidence, ladder)):
+    """Stay awake, or leave: for a neighbour that waits, or as the time has come.
+
+    Who cannot leave for a neighbour yet is looked at again soon: what stands against it, as a worker's last request,
+    may end without a word.
+    """
+    if not (evidence.turn and evidence.turn.yields_for):
+        return _stay_or_rest(evidence, ladder)
+    if left := _leave_for_neighbour(evidence, ladder):
         return left
+    decision = _stay_or_rest(evidence, ladder)
+    if decision.rung is not Rung.ACTIVE:
+        return decision
+    return replace(decision, due=_earliest(decision.due, evidence.now + _FOLLOW))
+
+
+def _stay_or_rest(evidence: Evidence, ladder: Ladder | None) -> Decision:
+    """Stay awake, or leave for the deepest rung whose time has come."""
     activity, delays = evidence.activity, _delays(evidence)
     if activity is None or not delays:
         return Decision(ladder)

@@ -238,6 +238,17 @@ def test_who_has_to_leave_memory_to_others_goes_to_the_next_rung_that_is_claimed
     assert decide(replace(pressed, unclaimed=deep)).rung is Rung.LEVEL1
 
 
+def test_who_cannot_leave_for_a_neighbour_yet_is_looked_at_again_soon():
+    leaves = evidence(turn=Turn(yields_for="other"), activity=quiet(70))
+    soon = Decision(None, NOW + timedelta(seconds=5))
+    assert decide(replace(leaves, is_stirred=True)) == soon, "the end of a worker's last request is told by nobody"
+    assert decide(replace(leaves, activity=None)) == soon
+    assert decide(replace(leaves, serving_since=None)) == soon
+    assert decide(replace(leaves, is_stirred=True, turn=None)).due == NOW + timedelta(seconds=600)
+    unable = replace(leaves, unclaimed=frozenset({Rung.LEVEL1, Rung.LEVEL2, Rung.LEVEL3}))
+    assert decide(replace(unable, activity=quiet(7200))).rung is Rung.ZERO
+
+
 def test_pods_of_this_object_that_are_there_count_up_to_the_highest_place():
     deployment = a_deployment(replicas=4)
     pods = [a_pod(0, is_deleting=True), a_pod(1), a_pod(2, has_ended=True), a_pod(3, owner_uid="other")]
