@@ -105,6 +105,11 @@ async def test_who_is_called_has_the_gpu_and_an_idle_neighbour_sleeps_for_it(hou
         assert await house.answer(name) == expected
         lifecycle = house.world.status(other)["lifecycle"]
         assert (lifecycle["rung"], lifecycle["reason"]) == ("Level1", "neighbour")
+    busy = house.client.ask(DUSK, sampling={**GREEDY, "max_tokens": 240}, timeout=START_S)
+    tokens = list((await anext(aiter(busy))).token_ids)
+    assert await house.answer(DAWN) == expected
+    tokens += [token async for message in busy for token in message.token_ids]
+    assert len(tokens) == 240, "it was ended for its neighbour"
     marks = house.marks
     assert (marks.most_awake, marks.over_size_bytes) == (1, 0)
 

@@ -145,10 +145,10 @@ def _in_the_way(guest: Guest, rivals: Mapping[Gpu, list[Guest]], awake: set[Key]
 
 
 def _ask_to_leave(guest: Guest, rivals: Mapping[Gpu, list[Guest]], awake: set[Key], told: dict[Key, Turn]) -> None:
-    """Have those leave for who waits that are idle and can."""
+    """Have those leave for who waits that can, once nobody calls them: they know best, and look again and again."""
     if not guest.waits_since:
         return
     for other in _in_the_way(guest, rivals, awake):
-        if other.is_awake and not other.is_called and not other.complaint:
+        if other.is_awake and not other.complaint:
             known = told.get(other.key, Turn())
             told[other.key] = Turn(shares=known.shares, yields_for=known.yields_for or str(guest.key))

@@ -25,7 +25,8 @@ from dormouse_operator.decide.sleep_evidence import Evidence
 from dormouse_operator.model import Ladder, Lifecycle, Rung
 from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREWARM, REQUEST
 
-_FOLLOW = timedelta(seconds=5)  # how often is looked at what changes without a word: the load, who has to leave
+_FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
+_LEAVE = timedelta(seconds=1)  # and whether the last request has ended, while a neighbour waits for that
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
 
@@ -125,8 +126,7 @@ def _follow(evidence: Evidence, ladder: Ladder, least: int) -> Ladder:
 def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     """Stay awake, or leave: for a neighbour that waits, or as the time has come.
 
-    Who cannot leave for a neighbour yet is looked at again soon: what stands against it, as a worker's last request,
-    may end without a word.
+    Who cannot leave for a neighbour yet is looked at again soon: nobody tells when a last request ends.
     """
     if not (evidence.turn and evidence.turn.yields_for):
         return _stay_or_rest(evidence, ladder)
@@ -135,7 +135,7 @@ def _stay_or_leave(evidence: Evidence, ladder: Ladder | None) -> Decision:
     decision = _stay_or_rest(evidence, ladder)
     if decision.rung is not Rung.ACTIVE:
         return decision
-    return replace(decision, due=_earliest(decision.due, evidence.now + _FOLLOW))
+    return replace(decision, due=_earliest(decision.due, evidence.now + _LEAVE))
 
 
 def _stay_or_rest(evidence: Evidence, ladder: Ladder | None) -> Decision:

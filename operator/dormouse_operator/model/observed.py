@@ -64,7 +64,7 @@ class Turn:
     """What a deployment has to do with others that have the same GPU, outside of pools."""
 
     shares: str = ""  # which GPU, with whom, in words
-    yields_for: str = ""  # who waits for it to sleep; "" = nobody
+    yields_for: str = ""  # who waits for it to sleep, once nobody calls it; "" = nobody
     is_held: bool = False  # it sleeps, and may not wake now
     waits_for: str = ""  # it is called and held: whose sleep it waits for
     complaint: str = ""  # which field keeps it from taking turns; "" = none

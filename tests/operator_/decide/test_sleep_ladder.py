@@ -240,8 +240,9 @@ def test_who_has_to_leave_memory_to_others_goes_to_the_next_rung_that_is_claimed
 
 def test_who_cannot_leave_for_a_neighbour_yet_is_looked_at_again_soon():
     leaves = evidence(turn=Turn(yields_for="other"), activity=quiet(70))
-    soon = Decision(None, NOW + timedelta(seconds=5))
-    assert decide(replace(leaves, is_stirred=True)) == soon, "the end of a worker's last request is told by nobody"
+    soon = Decision(None, NOW + timedelta(seconds=1))
+    assert decide(replace(leaves, activity=quiet(in_flight=1))) == soon, "nobody tells of the end of a last request"
+    assert decide(replace(leaves, is_stirred=True)) == soon
     assert decide(replace(leaves, activity=None)) == soon
     assert decide(replace(leaves, serving_since=None)) == soon
     assert decide(replace(leaves, is_stirred=True, turn=None)).due == NOW + timedelta(seconds=600)
