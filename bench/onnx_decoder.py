@@ -15,7 +15,7 @@ import numpy as np
 import onnx  # type: ignore[import-not-found]
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.plain_tensors import Floats, PlainTensors
+from bench.plain_tensors import Floats, PlainTensors, rotations
 
 BLOCK, LEVEL = 32, 4
 POSITIONS = 4096
@@ -117,10 +117,8 @@ class OnnxDecoder:
 
     def _turns(self) -> list[str]:
         """Return cosines and sines [positions, size / 2]."""
-        base = self._config.get("rope_theta") or self._config["rope_parameters"]["rope_theta"]
-        angles = np.outer(np.arange(POSITIONS), base ** (-np.arange(0, self._size, 2) / self._size))
-        parts = (("cosines", np.cos(angles)), ("sines", np.sin(angles)))
-        return [self._constant(name, part.astype(np.float32)) for name, part in parts]
+        parts = zip(("cosines", "sines"), rotations(self._config, self._size, POSITIONS), strict=True)
+        return [self._constant(name, part) for name, part in parts]
 
     def _tensor(self, name: str) -> str:
         return self._constant(name, self._tensors[name])

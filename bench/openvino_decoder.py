@@ -15,7 +15,7 @@ import openvino  # type: ignore[import-not-found]
 from openvino import opset6
 from openvino import opset13 as ops
 
-from bench.plain_tensors import Floats, PlainTensors
+from bench.plain_tensors import Floats, PlainTensors, rotations
 
 GROUP = 64
 POSITIONS = 4096
@@ -36,7 +36,9 @@ class Decoder:
         positions = ops.parameter([-1, -1], openvino.Type.i64, name="positions")
         beams = ops.parameter([-1], openvino.Type.i32, name="beams")
         parameters = [hidden, positions, beams]
-        turned = [ops.unsqueeze(ops.gather(ops.constant(table), positions, 0), 1) for table in self._turns()]
+        halves = rotations(self._config, self._size, POSITIONS)
+        tables = [np.concatenate((half, half), 1) for half in halves]  # both halves of a head turn alike
+        turned = [ops.unsqueeze(ops.gather(ops.constant(table), positions, 0), 1) for table in tables]
         for layer in range(self._config["num_hidden_layers"]):
             hidden = self._layer(hidden, turned, beams, f"model.layers.{layer}.")
         last = ops.gather(self._norm(hidden, "model.norm"), ops.constant(-1), 1)
@@ -102,13 +104,6 @@ class Decoder:
         first, second = ops.variadic_split(rows, 3, [self._size // 2, self._size // 2]).outputs()
         other = ops.concat([ops.multiply(second, ops.constant(np.float32(-1))), first], -1)
         return ops.add(ops.multiply(rows, cosine), ops.multiply(other, sine))
-
-    def _turns(self) -> tuple[Floats, Floats]:
-        """Return cosines and sines [positions, size]."""
-        base = self._config.get("rope_theta") or self._config["rope_parameters"]["rope_theta"]
-        frequencies = base ** (-np.arange(0, self._size, 2) / self._size)
-        angles = np.outer(np.arange(POSITIONS), np.concatenate((frequencies, frequencies)))
-        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def _norm(self, rows: Any, name: str) -> Any:
         mean = ops.reduce_mean(ops.power(rows, ops.constant(np.float32(2))), ops.constant([-1]), keep_dims=True)

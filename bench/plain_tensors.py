@@ -1,9 +1,9 @@
-"""Reads the tensors of a benchmark's model as float32, with numpy alone: peers have no torch."""
+"""What peers' decoders are made of, with numpy alone: a model's tensors as float32, and its rotations."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +45,11 @@ class PlainTensors:
 def widened(halves: np.ndarray[Any, Any]) -> Floats:
     """Return the numbers that upper halves of them are."""
     return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def rotations(config: Mapping[str, Any], head_size: int, num_positions: int) -> tuple[Floats, Floats]:
+    """Return cosines and sines [positions, head size / 2] by which a model's heads are turned."""
+    base = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+    frequencies = base ** (-np.arange(0, head_size, 2) / head_size)
+    angles = np.outer(np.arange(num_positions), frequencies)
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -77,6 +77,35 @@ def test_a_size_that_no_model_has_is_named_with_what_is_allowed(directory, field
             check_model_files(directory, "auto")
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_hidden_layers": [2, 10**9]}, "num_hidden_layers is 1000000000"),
+        ({"n_layers": 10_001}, "n_layers is 10001"),
+        ({"num_nextn_predict_layers": 10**4000}, "num_nextn_predict_layers is 10000000000000000000"),
+        ({"vision_config": {"depth": 10**9}}, "vision_config.depth is 1000000000"),
+        ({"a_config": {"text_config": {"num_layers": 10**9}}}, "a_config.text_config.num_layers is 1000000000"),
+        ({"vocab_size": 2**31}, "vocab_size is 2147483648"),
+        ({"max_position_embeddings": 2**31}, "max_position_embeddings is 2147483648"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_size_beyond_any_models_is_named_before_anybody_counts_up_to_it(directory, config, told):
+    """Readers build a layer for each that is told of, so that a wrong number would cost all memory."""
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelInvalid, match=rf"config.json: {told}, more than any model has; allowed: at most \d+; "):
+        check_model_files(directory, "auto")
+    with pytest.raises(ModelInvalid, match=told):
+        check_model_files(directory, "dummy")
+
+
+def test_the_largest_sizes_are_allowed(directory):
+    config = {"n_layer": 10_000, "vocab_size": 2**31 - 1, "vision_config": {"depth": None}, "quantization_config": []}
+    (directory / "config.json").write_text(json.dumps(config))
+    assert check_model_files(directory, "auto").config == config
+
+
 @pytest.mark.parametrize("experts", [{"num_local_experts": 0}, {"num_experts": None}, {}])
 def test_a_model_without_experts_asks_none_of_them(directory, experts):
     config = {"vocab_size": 5, "num_experts_per_tok": 0, **experts}
@@ -131,6 +160,7 @@ def _header(header, length=None):
         (lambda directory: (directory / "config.json").unlink(), "config.json: missing"),
         (_write("config.json", b"{"), "config.json: not readable as JSON"),
         (_write("config.json", b"\xff"), "config.json: not readable as JSON"),
+        (_write("config.json", b"[" * 200_000), "config.json: not readable as JSON"),
         (_write("config.json", b"[]"), "config.json: holds list, a JSON object is needed"),
         (_write("config.json", b'{"architectures": 5}'), "config.json: architectures is 5, a list of names is needed"),
         (_write("config.json", b'{"architectures": [5]}'), r"config.json: architectures is \[5\], a list of names"),

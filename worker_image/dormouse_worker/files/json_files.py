@@ -17,7 +17,7 @@ def read_json(file: Path, missing: Any = None) -> Any:
         return json.loads(file.read_bytes())
     except FileNotFoundError:
         return missing
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelInvalid(f"{file}: not readable as JSON ({error}); copy the model again") from error
 
 

@@ -137,7 +137,6 @@ def test_without_a_padding_token_every_last_token_is_read(tmp_path, loaded):
             {"num_hidden_layers": 3},
             "its files differ in layers.2.input_layernorm.weight from what config.json describes",
         ),
-        ({"num_hidden_layers": 10**12}, "config.json has more layers than its files have tensors, 24"),
         ({"intermediate_size": 40}, "layers.0.mlp.gate_proj.weight is F32 [48, 32], not F32 [40, 32]"),
         ({"dtype": "float16"}, "its type is float16"),
     ],

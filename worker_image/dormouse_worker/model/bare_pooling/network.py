@@ -31,7 +31,6 @@ def _read_encoder(
     return read_encoder(config, has_head=has_head)
 
 
-_LAYERS = ("num_hidden_layers", "n_layers")  # whose number readers may count up to
 READERS: Mapping[str, _Read] = MappingProxyType(  # by model_type
     {
         **dict.fromkeys(FAMILIES, _read_encoder),
@@ -51,6 +50,4 @@ def read_network(config: Mapping[str, Any], names: Collection[str], *, has_head:
     read = READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         return Unfit(f"config.json describes none of {', '.join(READERS)}")
-    if any(type(config.get(word)) is int and config[word] > len(names) for word in _LAYERS):
-        return Unfit(f"config.json has more layers than its files have tensors, {len(names)}")
     return read(config, names, has_head=has_head)

@@ -273,7 +273,7 @@ def _plan_pretrained(
 
 def _load_pretrained(config: Any, settings: EngineSettings, files: ModelFiles, kind: ModelKind) -> Any:
     with collected() as findings:
-        module = kind.auto_class.from_pretrained(  # nosec B615  # of a directory
+        module = kind.auto_class.from_pretrained(
             settings.model_path,
             config=config,
             dtype=DTYPES.get(settings.dtype, "auto"),
