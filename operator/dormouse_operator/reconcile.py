@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _TOLD_POLL_S = 15.0  # in place of polling where workers tell by themselves: in case they do not
 _STRANGER_S = 30.0  # until a name that is somebody else's is tried again
 _OUTDATED_S = 60.0  # until a status of which something was lost is written again: nobody tells of another definition
-_STALE_S = 0.5  # what was written to is newer than what was observed: look again then, if the watch told nothing
+_STALE_S = 0.5  # what is known is newer than what was observed, or told: look again then, if the watch told nothing
 
 
 class Leader(Authority, Protocol):
@@ -160,19 +160,21 @@ class Reconciler:
             return published.again_s
         with self._metrics.step("execute"):
             outcome = await self._executor.execute(situation, plan.actions)
-        self._note(key, outcome)
+        is_news = self._note(key, outcome)
         if outcome.failures:
             raise PassFailed("; ".join(str(it) for it in outcome.failures), retry_after_s=_retry_after_s(outcome))
         if plan.actions:
             self._observer.refresh(key)
             return outcome.again_after_s
-        return _soonest(published.again_s or None, _requeue_after_s(plan, observation))
+        return _soonest(published.again_s or None, _STALE_S if is_news else None, _requeue_after_s(plan, observation))
 
-    def _note(self, key: Key, outcome: Outcome) -> None:
-        """Remember what was refused, for the conditions of the next pass."""
+    def _note(self, key: Key, outcome: Outcome) -> bool:
+        """Remember what was refused, for the conditions of the next pass; return whether that is news."""
         known = self._refusals.get(key, Refusals())
         heard = hear(known, outcome.rejections)
-        self._remember(key, Refusals(outcome.refusals, outcome.forbidden, heard, known.dropped))
+        fresh = Refusals(outcome.refusals, outcome.forbidden, heard, known.dropped)
+        self._remember(key, fresh)
+        return fresh != known
 
     def _note_dropped(self, key: Key, dropped: tuple[str, ...]) -> bool:
         """Remember what was lost of the last status, for the next one; return whether that is news."""

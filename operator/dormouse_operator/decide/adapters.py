@@ -9,6 +9,7 @@ Who serves and holds everything is asked no more: the status says so by the name
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from dormouse_operator.decide.actions import SetAdapters
@@ -21,6 +22,7 @@ from dormouse_operator.parse import format_time
 
 _MAX_MESSAGE = 1024
 _MOST_NEWS = 8  # Events of one pass: each is a write
+_AGAIN = timedelta(seconds=2)  # after a worker did not say what it holds: it does not tell that it would now
 
 
 _Held = Mapping[str, HeldAdapter]  # of one worker, by name
@@ -57,6 +59,13 @@ def is_told(situation: Situation, pod: Pod) -> bool:
     worker = situation.worker(pod)
     is_current = situation.deployment.engine.enable_lora and pod.revision == situation.revision
     return not is_current or not _is_to_hear(worker, set_of(situation.deployment))
+
+
+def next_question(situation: Situation) -> datetime | None:
+    """Return when to ask again who told of a change of its adapters, and not of which; None where all did."""
+    told = situation.observed.held_adapters
+    silent = (name for name, worker in situation.workers.items() if worker.adapters_version and name not in told)
+    return situation.now + _AGAIN if next(silent, None) is not None else None
 
 
 def write(situation: Situation) -> list[dict[str, Any]] | None:

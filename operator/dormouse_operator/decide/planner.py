@@ -34,7 +34,7 @@ from dormouse_operator.decide.block_agreement import Blocks
 from dormouse_operator.decide.findings import Findings
 from dormouse_operator.decide.replica import next_step
 from dormouse_operator.decide.rollout import plan as rollout
-from dormouse_operator.decide.rollout.inventory import Standing
+from dormouse_operator.decide.rollout.inventory import Standing, next_patience
 from dormouse_operator.decide.rollout.stall import is_complete, progress_ends
 from dormouse_operator.decide.situation import STUCK_AFTER, Situation
 from dormouse_operator.model import Pod, WorkerState
@@ -87,10 +87,12 @@ def _requeue(situation: Situation, findings: Findings) -> Requeue:
     times = (
         _waiting_ends(situation, findings.blocks),
         _progress_ends(situation, findings.standing),
+        next_patience(situation, findings.standing),
         groups.next_deadline(situation),
         situation.ladder_due,
         _next_stuck(situation),
         _next_progress(situation),
+        adapters.next_question(situation),
     )
     ends = [end for end in times if end]
     return Requeue(polls, max(0.0, (min(ends) - situation.now).total_seconds()) if ends else None)

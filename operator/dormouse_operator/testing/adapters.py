@@ -26,6 +26,7 @@ class FakeAdapters:
     num_told: int = 0
     wanted: tuple[Adapter, ...] = ()
     deaf: bool = False  # it forgets what it is told
+    silent: bool = False  # it does not say what it holds
 
     def set(self, adapters: Sequence[Adapter], digest: str) -> None:
         """Take all that there shall be."""

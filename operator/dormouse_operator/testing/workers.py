@@ -103,7 +103,10 @@ class FakeWorkers:
 
     async def list_loras(self, pod: Pod) -> tuple[HeldAdapter, ...]:
         """See WorkerControl."""
-        return self.at(pod).list_loras()
+        worker = self.at(pod)
+        if worker.adapters.silent:
+            raise WorkerUnreachable("it does not answer in time")
+        return worker.list_loras()
 
     def _do(self, pod: Pod, command: Callable[[FakeWorker], None]) -> Worker:
         worker = self.at(pod)

@@ -79,6 +79,20 @@ async def test_adapters_come_and_go_without_another_pod(rig):
     assert uids(rig) == before
 
 
+async def test_a_worker_that_does_not_say_what_it_holds_is_asked_again_soon(rig):
+    """No change of it tells that it would say now."""
+    await rig.serving(engine=ENGINE, adapters=[SQL])
+    rig.worker().adapters.silent = True
+    rig.apply(adapters=[SQL, HR])
+    await rig.settle()
+    assert states(rig) == {"hr": "Announcing", "sql": "Announcing"}
+    assert await rig.reconcile() == 2.0
+    rig.worker().adapters.silent = False
+    await rig.settle()
+    assert states(rig) == {"hr": "Loaded", "sql": "Loaded"}
+    assert await rig.reconcile() is None
+
+
 async def test_an_adapter_in_another_claim_takes_another_pod(rig):
     await rig.serving(engine=ENGINE, adapters=[SQL])
     before = uids(rig)

@@ -112,6 +112,19 @@ async def test_a_pod_that_admission_refuses_is_told_in_the_servers_words(rig):
     assert rig.status["phase"] == "Active"
 
 
+async def test_what_was_refused_is_told_no_longer_once_nobody_asks_for_it(rig):
+    """The pass that asks for nothing still tells of the refusal before it, so that another one has to follow."""
+    rig.kube.fail("create", PODS, Forbidden("violates PodSecurity"), times=2)
+    rig.apply()
+    await rig.reconcile()
+    await rig.reconcile()
+    rig.apply(replicas=0)
+    assert await rig.reconcile() == 0.5
+    assert "violates PodSecurity" in rig.condition("Scheduled")[2]
+    assert await rig.reconcile() is None
+    assert "violates PodSecurity" not in rig.condition("Scheduled")[2]
+
+
 async def test_a_worker_that_can_not_be_reached_in_the_middle_is_tried_again(rig):
     rig.apply()
     await rig.settle()

@@ -45,6 +45,22 @@ async def test_a_probe_that_is_missed_as_the_spec_changes_keeps_the_pod(rig):
     assert len(serving(rig)) == 1
 
 
+async def test_a_pod_whose_probe_fails_is_looked_at_again_once_patience_is_over(rig):
+    """No change tells that it stays as it is, and the deadline of the roll-out is ten minutes away."""
+    await rig.serving(rollout=SWAP)
+    before = uids(rig)
+    [name] = rig.pods
+    rig.apply(engine=NEW)
+    rig.node.miss_probe(name)
+    assert await rig.reconcile() == 60.0
+    rig.clock.step(60)
+    rig.node.miss_probe(name)
+    assert await rig.reconcile() == 0.0
+    await passes(rig, 20)
+    assert not before & uids(rig)
+    assert len(serving(rig)) == 1
+
+
 async def test_a_worker_that_stays_silent_is_replaced(rig):
     await rig.serving(rollout=SWAP, lifecycle={"drainTimeoutSeconds": 60})
     before = uids(rig)

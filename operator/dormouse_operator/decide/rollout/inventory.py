@@ -141,6 +141,12 @@ def _may_be_back(situation: Situation, pod: Pod) -> bool:
     return stays and (is_silent or is_unready) and situation.now < _patience_ends(situation, pod)
 
 
+def next_patience(situation: Situation, standing: Standing) -> datetime | None:
+    """Return until when the first pod is left alone that missed an answer, or a probe; None if none did."""
+    waiting = (pod for pod in standing.swappable if _may_be_back(situation, pod))
+    return min((_patience_ends(situation, pod) for pod in waiting), default=None)
+
+
 def _patience_ends(situation: Situation, pod: Pod) -> datetime:
     """Return until when nothing is made of a silence: a while after the spec changed, or the pod's swap began."""
     recorded = situation.deployment.recorded.rollout
