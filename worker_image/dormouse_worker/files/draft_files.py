@@ -40,7 +40,7 @@ def _vocab_size(config: Mapping[str, Any]) -> object:
     return config.get("vocab_size", text.get("vocab_size") if isinstance(text, Mapping) else None)
 
 
-def _tokens(file: Path) -> dict[str, int]:
+def _tokens(file: Path) -> dict[str, object]:
     """Return each token's id; nothing where there is no such file, or it is of a kind that we do not read."""
     if not file.is_file():
         return {}
@@ -48,8 +48,10 @@ def _tokens(file: Path) -> dict[str, int]:
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     if isinstance(vocabulary, list):  # Unigram: pairs with scores, in order
-        vocabulary = {pair[0]: index for index, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
+        pairs = ((pair[:1], index) for index, pair in enumerate(vocabulary) if isinstance(pair, list))
+        vocabulary = {text: index for texts, index in pairs for text in texts if isinstance(text, str)}
     if not isinstance(vocabulary, Mapping):
         return {}
-    added = content.get("added_tokens") or ()
-    return {**vocabulary, **{each["content"]: each["id"] for each in added if isinstance(each, Mapping)}}
+    said = content.get("added_tokens")
+    added = [each for each in said if isinstance(each, Mapping)] if isinstance(said, list) else []
+    return {**vocabulary, **{each["content"]: each.get("id") for each in added if isinstance(each.get("content"), str)}}

@@ -6,7 +6,6 @@ own, says so, and leaves the model to transformers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -78,6 +77,7 @@ _READ = frozenset(
         "tie_word_embeddings",
     }
 )
+MOST_ROPE = 1e30  # of any parameter of positions, and of 1 over it: what is computed of them stays finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +149,21 @@ def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
     for name in _SIZES:
         if type(config[name]) is not int or config[name] < 1:
             yield f"{name} is {config[name]!r}"
-    if type(config["rms_norm_eps"]) not in (int, float):
-        yield f"rms_norm_eps is {config['rms_norm_eps']!r}"
+    yield from wrong_eps(config, "rms_norm_eps")
     yield from _wrong_rope(config)
-    if set(config.get("layer_types") or ()) - {"full_attention"}:
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         yield "its layers attend in several ways"
     window = config.get("sliding_window")
     if window is not None and (type(window) is not int or window < 1):
         yield f"sliding_window is {window!r}"
     yield from _wrong_heads(config)
+
+
+def wrong_eps(config: Mapping[str, Any], word: str) -> Iterator[str]:
+    """Yield where what norms add to the variance is no such number."""
+    if type(config[word]) not in (int, float) or not 0 < config[word] < 1:
+        yield f"{word} is {config[word]!r}"
 
 
 def _wrong_rope(config: Mapping[str, Any]) -> Iterator[str]:
@@ -167,7 +173,7 @@ def _wrong_rope(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"its positions are no rotary embedding of type {' or '.join(PARAMETERS)}"
         return
     for name in sorted(wanted):
-        if type(rope.get(name)) not in (int, float) or not 0 < rope[name] < math.inf:
+        if type(rope.get(name)) not in (int, float) or not 1 / MOST_ROPE < rope[name] < MOST_ROPE:
             yield f"{name} is {rope.get(name)!r}"
     if "high_freq_factor" in wanted and rope["high_freq_factor"] <= rope["low_freq_factor"]:
         yield "high_freq_factor is not above low_freq_factor"

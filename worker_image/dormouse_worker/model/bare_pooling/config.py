@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from dormouse_worker.files.head_files import SEQUENCE_CLASSIFIER
-from dormouse_worker.model.bare.config import odd_words
+from dormouse_worker.model.bare.config import odd_words, wrong_eps
 from dormouse_worker.model.bare_pooling.families import EMBEDDED, FAMILIES, Family
 from dormouse_worker.model.bare_pooling.heads import HeadNames
-from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_eps, wrong_sizes
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
 
 _FIXED: Mapping[str, object] = MappingProxyType(  # other values are transformers' to compute

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from dormouse_worker.files.head_files import SEQUENCE_CLASSIFIER
-from dormouse_worker.model.bare.config import odd_words
+from dormouse_worker.model.bare.config import odd_words, wrong_eps
 from dormouse_worker.model.bare_pooling.decoders import root_of
 from dormouse_worker.model.bare_pooling.gated import Attending, GatedConfig, GatedFamily, GatedNames
 from dormouse_worker.model.bare_pooling.heads import HeadNames, Reads
-from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, wrong_eps, wrong_rope, wrong_sizes
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, wrong_rope, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.rope_kinds import PLAIN
 

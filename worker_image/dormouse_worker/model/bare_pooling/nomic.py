@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dormouse_worker.model.bare.config import odd_words
+from dormouse_worker.model.bare.config import odd_words, wrong_eps
 from dormouse_worker.model.bare_pooling.gated import Attending, GatedConfig, GatedFamily, GatedNames
 from dormouse_worker.model.bare_pooling.heads import HeadNames
-from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_eps, wrong_rope, wrong_sizes
+from dormouse_worker.model.bare_pooling.words import SAY_NOTHING, SIZES, wrong_rope, wrong_sizes
 from dormouse_worker.model.lean.unfit import Unfit
 
 KIND, _ARCHITECTURE = "nomic_bert", "NomicBertModel"

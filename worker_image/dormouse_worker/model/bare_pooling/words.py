@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dormouse_worker.model.bare.config import MOST_ROPE
 from dormouse_worker.model.rope_kinds import PLAIN
 from dormouse_worker.native.abi import MAX_HEAD_SIZE
 
@@ -77,18 +77,12 @@ def wrong_sizes(
         yield f"{config[heads]} heads share a hidden size of {config[hidden]}"
 
 
-def wrong_eps(config: Mapping[str, Any], word: str) -> Iterator[str]:
-    """Yield where what norms add to the variance is no such number."""
-    if type(config[word]) not in (int, float) or not 0 < config[word] < 1:
-        yield f"{word} is {config[word]!r}"
-
-
 def wrong_rope(rope: Mapping[str, Any], head_size: int) -> Iterator[str]:
     """Yield where these parameters are not those of a plain rotary embedding of heads of that size."""
     theta = rope.get("rope_theta")
     if rope.keys() != {"rope_theta", "rope_type"} or rope["rope_type"] != PLAIN:
         yield f"its positions are no rotary embedding of type {PLAIN}"
-    if not isinstance(theta, int | float) or isinstance(theta, bool) or not 0 < theta < math.inf:
+    if not isinstance(theta, int | float) or isinstance(theta, bool) or not 1 / MOST_ROPE < theta < MOST_ROPE:
         yield f"rope_theta is {theta!r}"
     if head_size % 2:
         yield f"its heads have {head_size} numbers"
