@@ -26,7 +26,8 @@ from dormouse_operator.model import Ladder, Lifecycle, Rung
 from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREWARM, REQUEST
 
 _FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
-_LEAVE = timedelta(seconds=1)  # and whether the last request has ended, while a neighbour waits for that
+_LEAVE = timedelta(seconds=1)  # how often is looked whether the last request has ended, while a neighbour waits for that
+_SECOND = timedelta(seconds=1)  # what times in the status are exact to
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
 
@@ -78,9 +79,12 @@ def reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
 
 
 def _was_wanted(evidence: Evidence, ladder: Ladder) -> bool:
-    """Return whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
+    """Return whether a request waits, or has waited since the rung began, also where one gateway is not heard of.
+
+    The status tells only in which second the rung began: one that waited until then may be why it was awake before.
+    """
     ago_s = evidence.wanted_ago_s
-    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) > ladder.since)
+    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) >= ladder.since + _SECOND)
 
 
 def _woken(evidence: Evidence, ladder: Ladder, reason: str) -> Ladder:
