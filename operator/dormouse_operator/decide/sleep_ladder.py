@@ -26,7 +26,7 @@ from dormouse_operator.model import Ladder, Lifecycle, Rung
 from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREWARM, REQUEST
 
 _FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
-_LEAVE = timedelta(seconds=1)  # how often is looked whether the last request has ended, while a neighbour waits for that
+_LEAVE = timedelta(seconds=1)  # how often one looks whether it can leave, while a neighbour waits
 _SECOND = timedelta(seconds=1)  # what times in the status are exact to
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
