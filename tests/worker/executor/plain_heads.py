@@ -156,8 +156,8 @@ class OwnHead:
         self.layer = MtpLayer(model.config.get_mtp_config(), type(layers[-1]), type(layers[-1].input_layernorm), 0)
         self.layer.mtp_block.self_attn.config._attn_implementation = "sdpa"
         self._model = model
-        for tensor in self.layer.state_dict().values():
-            tensor.normal_(std=0.2)
+        for name, tensor in self.layer.state_dict().items():  # norms near 1: else attention takes all places alike
+            tensor.normal_(mean=float("norm" in name), std=0.2)
 
     def guess(self, vectors, rows):
         """Return the next states, [B, T, H]."""

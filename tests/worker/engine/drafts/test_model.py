@@ -148,8 +148,10 @@ def drafted(executor):
     return [len(sequence.draft_token_ids) for batch in executor.batches for sequence in batch.sequences]
 
 
-def test_what_it_proposes_is_scored_and_what_is_right_saves_passes():
-    engine, executor = make_engine(FakeDraftModel())
+@pytest.mark.parametrize("method", ["draft", "eagle", "mtp"])
+def test_what_it_proposes_is_scored_and_what_is_right_saves_passes(method):
+    """A draft model, and a head of either kind: the sequence's own text does not repeat itself."""
+    engine, executor = make_engine(FakeDraftModel(), speculation_method=method)
     counts = ask(engine)
     assert len(executor.batches) < 18
     assert drafted(executor)[:2] == [0, 0], "the first token waits for nobody"
