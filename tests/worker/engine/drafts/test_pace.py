@@ -1,8 +1,8 @@
 """How many tokens are proposed: as many as are worth their rows."""
 
 from dormouse_worker.engine.drafts.pace import (
+    LONGEST_REST,
     PROBE_EVERY,
-    PROBE_PRICE_EVERY,
     Acceptance,
     Costs,
     EqualRows,
@@ -23,11 +23,35 @@ def test_the_likelier_a_token_is_taken_and_the_cheaper_a_row_the_longer_is_the_d
     assert [Acceptance(0.8).choose_length(EqualRows(price), 6) for price in prices] == [6, 6, 3, 0, 0]
 
 
-def test_where_a_row_costs_a_token_one_is_tried_rarely_to_learn_whether_it_still_does():
-    acceptance = Acceptance(0.98)
-    tried = [acceptance.choose_length(EqualRows(0.7), 8) for _ in range(2 * PROBE_PRICE_EVERY)]
-    assert [place for place, length in enumerate(tried, 1) if length] == [PROBE_PRICE_EVERY, 2 * PROBE_PRICE_EVERY]
-    assert max(tried) == 1
+def test_where_no_draft_is_worth_its_row_nobody_is_asked_and_rows_are_tried_ever_more_rarely():
+    costs = RowCosts(8)
+    turns = [costs.turn(48) for _ in range(200)]
+    tried = [turn for turn in turns if turn is not None]
+    assert [place for place, turn in enumerate(turns, 1) if turn is not None] == [5, 14, 31, 64, 129, 194]
+    assert {turn.best_length(chance, 8) for turn in tried for chance in (0.02, 0.98)} == {1}
+    assert (tried[0].best_length(0.98, 0), tried[0].first) == (0, 0)
+    assert repr(costs._rests) == f"{{6: Rest(6/{LONGEST_REST} passes)}}"
+
+
+def test_once_rows_are_worth_it_all_are_asked_and_a_later_rest_begins_short():
+    costs = RowCosts(8)
+    while costs.turn(48) is None:
+        pass
+    for took_s, pays in ((1.0, True), (2.0, False)):
+        for _ in range(40):
+            costs.observe(48, 48, 1.0)
+            costs.observe(48, 60, took_s)
+        assert (costs.turn(48) is costs.of(48)) == pays
+    assert [costs.turn(48) is None for _ in range(5)] == [True, True, True, False, True]
+    assert costs.turn(1) is costs.of(1), "alone they are worth it"
+
+
+def test_trials_take_no_more_than_their_share_of_the_tokens():
+    for price, every in ((0.1, PROBE_EVERY), (0.6, 60)):
+        acceptance = Acceptance(0.05)
+        tried = [acceptance.choose_length(EqualRows(price), 8) for _ in range(3 * every)]
+        assert [place for place, length in enumerate(tried, 1) if length] == [every, 2 * every, 3 * every]
+        assert max(tried) == 1
 
 
 def test_where_drafts_were_wrong_one_token_is_tried_now_and_then():

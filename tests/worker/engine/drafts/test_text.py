@@ -45,41 +45,42 @@ def test_what_is_found_is_such_a_run_however_many_share_a_slot(tokens, capacity)
 
 
 def test_a_follower_goes_on_while_the_output_says_what_stands_there():
-    follower = Follower(make([1, 2, 3, 4, 5, 1, 2, 9]), 0)
-    assert follower.propose([], 2) == [1, 2]
-    follower.note([1])
-    follower.note([2, 3])
-    assert follower.propose([1, 2, 3], 9) == [4, 5, 1, 2, 9], "it stays where it is, though 1 2 comes again"
-    follower.note([4, 1])
-    assert follower.propose([3, 1, 2], 9) == [9], "it was wrong, and looks for the last such run"
+    follower, said = Follower(make([1, 2, 3, 4, 5, 1, 2, 9]), 0, 2), [8, 8]
+    assert follower.propose(said, 2) == follower.propose(said, 2) == [1, 2]
+    said += [1]
+    said += [2]
+    assert follower.propose(said, 9) == [3, 4, 5, 1, 2, 9], "it stays where it is, though 1 2 comes again"
+    said += [3, 4, 1, 2]
+    assert follower.propose(said, 9) == [9], "it was wrong, and looks for the last such run"
     assert Follower(make([1, 2, 3])).propose([7, 7], 2) == []
 
 
+def test_who_was_not_asked_for_a_while_goes_on_where_he_would_be():
+    one_by_one, at_once = (Follower(make(range(20)), 5, 1) for _ in range(2))
+    sequence = [0]
+    for token in (5, 6, 7, 8):
+        sequence.append(token)
+        one_by_one.propose(sequence, 1)
+    assert at_once.propose(sequence, 3) == one_by_one.propose(sequence, 3) == [9, 10, 11]
+    sequence += [9, 10, 0]
+    assert at_once.propose(sequence, 3) == [], "it said something else meanwhile"
+
+
 def test_who_has_followed_a_text_to_its_end_follows_it_no_further():
-    follower = Follower(make([1, 2, 3]), 1)
-    follower.note([2, 3, 4])
-    assert follower.propose([2, 3, 4], 9) == []
-    follower = Follower(make([1, 2, 3]), 1)
-    follower.note([2, 3])
-    assert follower.propose([2, 3], 9) == []
+    assert Follower(make([1, 2, 3]), 1).propose([2, 3, 4], 9) == []
+    assert Follower(make([1, 2, 3]), 1).propose([2, 3], 9) == []
+    assert Follower(make([1, 2, 3]), 1).propose([2], 9) == [3]
 
 
-@given(st.lists(st.integers(0, 2), min_size=6, max_size=40), st.lists(st.integers(1, 5), max_size=12))
-def test_a_period_is_followed_whether_tokens_come_one_by_one_or_in_runs(tokens, lengths):
+@given(st.integers(2, 5), st.lists(st.integers(1, 12), max_size=12))
+def test_a_period_is_followed_however_many_tokens_come_at_once(period, lengths):
     """Runs may reach into what has come with them."""
-    one_by_one, in_runs = make(tokens[:6]), make(tokens[:6])
-    slow, fast = SelfFollower(one_by_one), SelfFollower(in_runs)
-    rest = tokens[6:]
-    for length in lengths:
-        run, rest = rest[:length], rest[length:]
-        assert slow.propose(one_by_one.tokens, 4) == fast.propose(in_runs.tokens, 4)
-        in_runs.tokens.extend(run)
-        fast.note(run)
-        for token in run:
-            one_by_one.tokens.append(token)
-            slow.note([token])
-        for text in (one_by_one, in_runs):
-            text.catch_up()
+    text = make([place % period for place in range(2 * period)], 256)
+    follower = SelfFollower(text)
+    for length in (0, *lengths):
+        first = len(text.tokens)
+        text.tokens.extend(place % period for place in range(first, first + length))
+        assert follower.propose(text.tokens, 7) == [(first + length + ahead) % period for ahead in range(7)]
 
 
 def test_a_sequence_that_repeats_itself_is_proposed_to_go_on_so():

@@ -66,3 +66,20 @@ def test_a_block_that_taken_drafts_filled_at_an_answers_end_is_known_to_who_come
     engine.add(AddRequest("next", [*prompt, *answer], make_sampling(max_tokens=1)))
     (output,) = engine.step().outputs
     assert output.cached_tokens == 16, "of 17 tokens all were computed but the last"
+
+
+def test_beside_many_where_no_draft_is_worth_its_row_a_few_are_tried_and_nobody_else_is_asked():
+    """The cost of a row is what is known of processors: the clock stands still."""
+    report = make_report(num_gpu_blocks=800, max_model_len=64)
+    executor = FakeExecutor(report)
+    settings = EngineSettings(model="m", max_num_seqs=96, max_num_batched_tokens=512, speculation_method="ngram")
+    engine = build_engine(settings, report, (800, 0), executor, clock=ManualClock())
+    answers = {str(number): expected([number, 1], 40) for number in range(48)}
+    for name, answer in answers.items():
+        asked = AddRequest(name, [int(name), 1], make_sampling(max_tokens=40), prediction_token_ids=answer)
+        assert engine.add(asked) is None
+    assert finish(engine, {name: [] for name in answers}) == answers
+    counts = [sum(len(each.draft_token_ids) for each in batch.sequences) for batch in executor.batches]
+    assert counts[:15] == [0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 12]
+    assert max(len(each.draft_token_ids) for batch in executor.batches for each in batch.sequences) == 1
+    assert not any(engine._scheduler.request_ids)

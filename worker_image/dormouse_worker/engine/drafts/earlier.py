@@ -49,19 +49,10 @@ class Recall:
     def __repr__(self) -> str:
         return f"Recall({self._follower!r})"
 
-    def note(self, token_ids: list[int]) -> None:
-        """See `Proposer`."""
-        self._follower.note(token_ids)
-
-    def catch_up(self) -> None:
-        """See `Proposer`."""
-        for text in self._place.texts:
-            text.catch_up()
-
-    def propose(self, tail: Sequence[int], count: int) -> list[int]:
+    def propose(self, sequence: list[int], count: int) -> list[int]:
         """See `Proposer`: where it follows, then of the young text, then of the old one."""
         for follower in (self._follower, *map(Follower, self._place.texts)):
-            if found := follower.propose(tail, count):
+            if found := follower.propose(sequence, count):
                 self._follower = follower
                 return found
         return []

@@ -8,13 +8,12 @@ where it does not pay it is tried again by a budget, some hundredths of what it 
 from __future__ import annotations
 
 from dormouse_worker.engine.batch import Batch, Proposals
-from dormouse_worker.engine.drafts.pace import Acceptance, RowCosts, step
+from dormouse_worker.engine.drafts.pace import TRIAL_SHARE, Acceptance, RowCosts, step
 
 _PRIOR_CHANCE = 0.6
 _PRIOR_PRICE = 0.15  # of a pass of it in passes of the target, before the first was measured
 _CHEAPEST, _DEAREST = 0.001, 4.0
 _FIRST_STEP, _STEP = 3.0, 1.1  # of an estimate: see `pace`
-TRIAL_SHARE = 0.01  # of the tokens that come without it, what trials may cost
 MAX_PAUSE_PASSES = 4096
 
 

@@ -16,7 +16,9 @@ MARGIN = 1.5  # a row must be worth so many times its price: prices and chances 
 MARGIN_ALONE = 1.2  # of a table, which is better known
 WEIGHT = 0.1  # of the newest observation in an average
 PROBE_EVERY = 32  # chances let go before one token is tried, where nothing longer is worth it
-PROBE_PRICE_EVERY = 256  # the same where no chance is worth the rows: only to learn whether that is still so
+TRIAL_SHARE = 0.01  # of the tokens that come without them, what trials may cost
+FIRST_REST, LONGEST_REST = 4, 64  # passes without drafts where none is worth its row, each time twice as many
+TRIAL_PART = 4  # then one in so many sequences gets a row, to learn whether that is still so
 _LEAST, _MOST = 0.02, 0.98  # no estimate of a chance is a certainty
 _FIRST_ROW = 0.09  # of a pass over one row: decision 16's table
 _COST_STEP, _PASS_STEP = 1.1, 1.02  # of an estimated median to the next; few drafts magnify what a pass is off
@@ -32,9 +34,6 @@ class Costs(Protocol):
 
     def best_length(self, chance: float, most: int) -> int:
         """Return how many tokens are worth most, each of which is right with that chance; 0 = none is worth its row."""
-
-    def dearer(self, price: float) -> Costs:
-        """Return these costs and so much for each token."""
 
 
 class EqualRows:
@@ -59,8 +58,19 @@ class EqualRows:
         return min(most, floor(self._log / log(chance)))
 
     def dearer(self, price: float) -> EqualRows:
-        """See `Costs`."""
+        """Return these costs and so much for each token."""
         return EqualRows(self.first + price)
+
+
+class Trial:
+    """Implements `Costs`: a row each, whatever it costs, to learn what it does."""
+
+    first = 0.0
+
+    def best_length(self, chance: float, most: int) -> int:
+        """See `Costs`."""
+        del chance
+        return min(most, 1)
 
 
 class RowsAlone:
@@ -91,7 +101,7 @@ class RowsAlone:
         return length
 
     def dearer(self, price: float) -> RowsAlone:
-        """See `Costs`; of now, without what is observed later."""
+        """Return these costs and so much for each token; of now, without what is observed later."""
         return RowsAlone(self._costs, price)
 
     def observe(self, count: int, cost: float) -> None:
@@ -121,8 +131,10 @@ class Acceptance:
         if length > 0:
             return length
         self._num_let_go += 1
-        every = PROBE_EVERY if costs.best_length(_MOST, most) else PROBE_PRICE_EVERY
-        return min(most, self._num_let_go % every == 0)
+        if self._num_let_go < max(PROBE_EVERY, costs.first / TRIAL_SHARE):
+            return 0
+        self._num_let_go = 0
+        return min(most, 1)
 
     def note(self, num_proposed: int, num_taken: int) -> None:
         """So many of the proposed tokens were taken: each a success, and the first that was not a failure."""
@@ -145,15 +157,28 @@ class RowCosts:
         self._prices: dict[int, float] = {}
         self._equal: dict[int, EqualRows] = {}
         self._alone = RowsAlone([_FIRST_ROW * count for count in range(most + 1)])
+        self._most = most
+        self._rests: dict[int, Rest] = {}
 
     def __repr__(self) -> str:
         return f"RowCosts({self._alone}, {self._prices})"
 
-    def of(self, num_seqs: int) -> Costs:
+    def of(self, num_seqs: int) -> EqualRows | RowsAlone:
         """Return the costs beside so many sequences."""
         if num_seqs == 1:
             return self._alone
         return self._equal.get(num_seqs.bit_length()) or EqualRows(_prior(num_seqs))
+
+    def turn(self, num_seqs: int) -> Costs | None:
+        """Return the costs of drafts in the next pass, over so many sequences; None = none is worth its row.
+
+        Then nobody is asked for any, which takes a while, too; and now and then some rows are tried.
+        """
+        costs, magnitude = self.of(num_seqs), num_seqs.bit_length()
+        if costs.best_length(_MOST, self._most):
+            self._rests.pop(magnitude, None)
+            return costs
+        return Trial() if self._rests.setdefault(magnitude, Rest()).is_over() else None
 
     def plain_s(self, num_seqs: int) -> float:
         """Return how long a pass over so many sequences takes without drafts; 0 = there was none yet."""
@@ -176,6 +201,25 @@ class RowCosts:
         price = step(self._prices.get(magnitude) or _prior(num_seqs), cost / num_drafts, _COST_STEP)
         self._prices[magnitude] = price = min(_DEAREST, max(_CHEAPEST, price))
         self._equal[magnitude] = EqualRows(price)
+
+
+class Rest:
+    """How long nobody drafts where it does not pay."""
+
+    def __init__(self) -> None:
+        self._length = FIRST_REST
+        self._num_passes = 0  # of it
+
+    def __repr__(self) -> str:
+        return f"Rest({self._num_passes}/{self._length} passes)"
+
+    def is_over(self) -> bool:
+        """A pass begins: return whether it is the one behind the rest; then a longer one begins."""
+        self._num_passes += 1
+        if self._num_passes <= self._length:
+            return False
+        self._num_passes, self._length = 0, min(LONGEST_REST, 2 * self._length)
+        return True
 
 
 def step(estimate: float, seen: float, factor: float) -> float:

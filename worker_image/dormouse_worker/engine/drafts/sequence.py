@@ -19,41 +19,26 @@ TAIL_LENGTH = max(LONG_RUN_LENGTHS)  # tokens by which a place in a text is know
 class Proposer(Protocol):
     """Who may know how a sequence goes on."""
 
-    def note(self, token_ids: list[int]) -> None:
-        """The output has grown by these tokens."""
+    def propose(self, sequence: list[int], count: int) -> list[int]:
+        """Return at most so many tokens that may come behind a sequence; [] = nothing is known.
 
-    def catch_up(self) -> None:
-        """Do a bounded part of what there is to do before a proposal."""
-
-    def propose(self, tail: Sequence[int], count: int) -> list[int]:
-        """Return at most so many tokens that may come behind the output, which ends with `tail`; [] = nothing known."""
+        It is always the same one, and only grows. What there is to look at of a long one may be done in several calls.
+        """
 
 
 class Told:
     """Implements `Proposer`: what a grammar allows alone, or a model beside expects, as told with the last token."""
 
     def __init__(self) -> None:
-        self._token_ids: Sequence[int] = ()
+        self.token_ids: Sequence[int] = ()
 
     def __repr__(self) -> str:
-        return f"Told({len(self._token_ids)} tokens)"
+        return f"Told({len(self.token_ids)} tokens)"
 
-    def tell(self, token_ids: Sequence[int]) -> None:
-        """These tokens come next."""
-        self._token_ids = token_ids
-
-    def note(self, token_ids: list[int]) -> None:
-        """See `Proposer`: it is told anew each time."""
-        del token_ids
-        self._token_ids = ()
-
-    def catch_up(self) -> None:
+    def propose(self, sequence: list[int], count: int) -> list[int]:
         """See `Proposer`."""
-
-    def propose(self, tail: Sequence[int], count: int) -> list[int]:
-        """See `Proposer`."""
-        del tail
-        return list(self._token_ids[:count])
+        del sequence
+        return list(self.token_ids[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +81,25 @@ class SequenceDrafts:
         """Propose these tokens, too: the output as its caller expects it, if new from its start."""
         text = IndexedText(len(token_ids))
         text.tokens.extend(token_ids)
-        follower = Follower(text, 0 if is_new else None)
+        follower = Follower(text, 0 if is_new else None, self.num_tokens)
         self._add(Source(follower, Acceptance(_PRIOR_OF_PREDICTION), is_prediction=True))
 
     def recall(self, place: Place) -> None:
         """Propose what earlier answers said, too."""
         self._add(Source(Recall(place), Acceptance(_PRIOR_OF_EARLIER)))
 
-    def expect(self, token_ids: Sequence[int]) -> None:
-        """Propose these tokens next, if any: a grammar allows nothing else."""
-        self._expected.tell(token_ids)
-
-    def hear(self, token_ids: Sequence[int]) -> None:
-        """Propose these tokens next, if any: a model beside does."""
-        self._told.tell(token_ids)
-
     @property
     def has_better(self) -> bool:
         """Return whether somebody proposes now who is right more often than the model beside."""
         return self._under_way is not None and self.model is not None and _chance(self._under_way) > _chance(self.model)
 
-    def append(self, token_ids: list[int]) -> None:
-        """The output has grown by these tokens."""
+    def append(self, token_ids: list[int], *, expected: Sequence[int] = (), told: Sequence[int] = ()) -> None:
+        """The output has grown by these tokens.
+
+        Behind them a grammar allows nothing but `expected`, and a model beside expects `told`, if anything.
+        """
         self._own.tokens += token_ids
-        for source in self._sources:
-            source.proposer.note(token_ids)
+        self._expected.token_ids, self._told.token_ids = expected, told
 
     @property
     def num_tokens(self) -> int:
@@ -129,11 +108,9 @@ class SequenceDrafts:
 
     def propose(self, costs: Costs, most: int) -> Drafts:
         """Return what may come next, at most so many tokens; () = nothing is known, or worth what its rows cost."""
-        tail, self._under_way = self._own.tokens[-TAIL_LENGTH:], None
+        sequence, self._under_way = self._own.tokens, None
         for source in self._sources:
-            source.proposer.catch_up()
-            found = source.proposer.propose(tail, most)
-            if found:
+            if found := source.proposer.propose(sequence, most):
                 self._under_way = source
                 return tuple(found[: source.acceptance.choose_length(costs, len(found))])
         return ()
@@ -143,7 +120,8 @@ class SequenceDrafts:
         source = self._under_way
         assert source is not None, "something was proposed"
         source.acceptance.note(num_proposed, num_taken)
-        self._sources.sort(key=_chance, reverse=True)
+        if num_taken < num_proposed or source is not self._sources[0]:
+            self._sources.sort(key=_chance, reverse=True)
         return source
 
     def _add(self, source: Source) -> None:

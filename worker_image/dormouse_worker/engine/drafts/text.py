@@ -55,46 +55,44 @@ class IndexedText:
                 return position
         return None
 
-    def read(self, position: int, count: int) -> list[int]:
-        """Return `count` tokens from a position on; fewer at the end."""
-        return self.tokens[position : position + count]
-
 
 class Follower:
-    """A place in a text, which moves on as long as the output says what stands there."""
+    """A place in a text, which moves on as long as a sequence says what stands there. It looks when it is asked."""
 
-    def __init__(self, text: IndexedText, position: int | None = None) -> None:
+    def __init__(self, text: IndexedText, position: int | None = None, num_seen: int = 0) -> None:
+        """Begin there, behind so many tokens of the sequence; None = wherever the text says what it says."""
         self._text = text
         self._position = position
+        self._num_seen = num_seen
 
     def __repr__(self) -> str:
         return f"Follower({self._position} in {self._text!r})"
 
-    def note(self, token_ids: list[int]) -> None:
-        """The output has grown by these tokens; a text that is the output itself has them by now."""
-        if self._position is not None:
-            end = self._position + len(token_ids)
-            self._position = end if self._text.tokens[self._position : end] == token_ids else None
+    def propose(self, sequence: list[int], count: int) -> list[int]:
+        """See `Proposer`: what comes next if the sequence goes on as the text does."""
+        position = self._move(sequence)
+        return [] if position is None else self._text.tokens[position : position + count]
 
-    def catch_up(self) -> None:
-        """Index more of the text, if there is more."""
-        self._text.catch_up()
-
-    def propose(self, tail: Sequence[int], count: int) -> list[int]:
-        """Return what comes next if the output, which ends with `tail`, goes on as the text does."""
-        if self._position is None:
-            self._position = self._text.find(tail)
-            if self._position is None:
-                return []
-        return self._text.read(self._position, count)
+    def _move(self, sequence: list[int]) -> int | None:
+        """Go to where the sequence's end stands in the text, as far as that is known."""
+        text, position, num_seen = self._text, self._position, self._num_seen
+        self._num_seen = len(sequence)
+        if position is not None and num_seen < len(sequence):
+            end = position + len(sequence) - num_seen
+            position = end if text.tokens[position:end] == sequence[num_seen:] else None
+        if position is None:
+            text.catch_up()
+            position = text.find(sequence)
+        self._position = position
+        return position
 
 
 class SelfFollower(Follower):
     """Follows the sequence's own tokens. What it reads beyond their end is what it has just read: a period goes on."""
 
-    def propose(self, tail: Sequence[int], count: int) -> list[int]:
-        """See `Follower`."""
-        found = super().propose(tail, count)
+    def propose(self, sequence: list[int], count: int) -> list[int]:
+        """See `Proposer`."""
+        found = super().propose(sequence, count)
         while found and len(found) < count:
             found = (found * 2)[:count]
         return found

@@ -14,7 +14,7 @@ from dormouse_worker.common.ipc import DraftCounts
 from dormouse_worker.engine.batch import Batch, Drafts, Proposals
 from dormouse_worker.engine.drafts.earlier import EarlierAnswers
 from dormouse_worker.engine.drafts.model import ModelPace
-from dormouse_worker.engine.drafts.pace import RowCosts
+from dormouse_worker.engine.drafts.pace import Costs, RowCosts
 from dormouse_worker.engine.drafts.sequence import TAIL_LENGTH, SequenceDrafts
 from dormouse_worker.engine.forward_pass import Limits, Progress
 from dormouse_worker.engine.request import Request
@@ -36,20 +36,20 @@ class Speculation:
     def __repr__(self) -> str:
         return f"Speculation({self._max_tokens} tokens, {self.costs!r}, {self._earlier!r}, {self.model!r})"
 
-    def propose(self, request: Request, num_seqs: int, most: int) -> Drafts:
-        """Return what may come next in a sequence whose tokens are all known, beside so many that decode."""
+    def propose(self, request: Request, costs: Costs, most: int) -> Drafts:
+        """Return what may come next in a sequence whose tokens are all known, where rows cost that."""
         most = min(most, self._max_tokens, request.num_left(self._max_model_len) - 1)
         if most <= 0 or request.takes_prompt_rows:
             return ()
         if request.drafts is None:
             request.drafts = self._begin(request)
         drafts = request.drafts
-        drafts.append(request.output_token_ids[drafts.num_tokens - request.num_prompt_tokens :])
-        if request.expected_token_ids:
-            drafts.expect(request.expected_token_ids)
-        if request.proposed_token_ids:
-            drafts.hear(request.proposed_token_ids)
-        return drafts.propose(self.costs.of(num_seqs), most)
+        drafts.append(
+            request.output_token_ids[drafts.num_tokens - request.num_prompt_tokens :],
+            expected=request.expected_token_ids,
+            told=request.proposed_token_ids,
+        )
+        return drafts.propose(costs, most)
 
     def want(self, request: Request, num_seqs: int, most: int, num_drafts: int) -> int:
         """Return how many drafts a sequence wants of the model beside, for behind a pass in which it has so many.

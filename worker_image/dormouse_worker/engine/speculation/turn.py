@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dormouse_worker.engine.batch import Drafts
 from dormouse_worker.engine.block_tables import BlockTables
+from dormouse_worker.engine.drafts.pace import TRIAL_PART, Trial
 from dormouse_worker.engine.forward_pass import Pass
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.speculation.speculation import Speculation
@@ -31,13 +32,19 @@ class DraftTurn:
         self._speculation = speculation
         self._tables = tables
         self._num_chosen, self._num_running = num_chosen, num_running
-        self._share = max(0, min(current.spare_draft_rows, current.spare_logit_rows)) // num_chosen if num_chosen else 0
+        spare_rows = max(0, min(current.spare_draft_rows, current.spare_logit_rows)) if num_chosen else 0
+        self._costs = speculation.costs.turn(num_chosen) if spare_rows else None
+        if isinstance(self._costs, Trial):
+            current.spare_draft_rows = spare_rows = min(spare_rows, -(-num_chosen // TRIAL_PART))
+        self._share = spare_rows // num_chosen if num_chosen else 0
 
     def __repr__(self) -> str:
         return f"DraftTurn({self._num_chosen} of {self._num_running} sequences, {self._share} wanted of each at most)"
 
     def draft(self, request: Request, current: Pass) -> Drafting:
         """Return what a sequence that samples in this pass does about drafts."""
+        if self._costs is None:
+            return NO_DRAFTS
         num_pending = request.num_pending_tokens
         spare_tokens = current.tokens_left - num_pending - self._num_chosen
         if spare_tokens <= 0 or request.num_promised_tokens or self._tables.pool.num_available <= self._num_running:
@@ -46,7 +53,7 @@ class DraftTurn:
         if not decodes and current.end_of(request) != request.num_tokens:
             return NO_DRAFTS
         most = min(current.spare_draft_rows, current.spare_logit_rows, spare_tokens)
-        drafts = self._speculation.propose(request, self._num_chosen, most)
+        drafts = self._speculation.propose(request, self._costs, most)
         num_wanted = self._speculation.want(request, self._num_chosen, self._share, len(drafts))
         if num_wanted and self._has_room(request, len(drafts) + num_wanted):
             return Drafting(drafts, num_wanted)
