@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,7 @@ def _ended(message: str) -> CallError:
     return CallError(grpc.StatusCode.UNAUTHENTICATED, message, reason="key_ended")
 
 
+@lru_cache(maxsize=1024)  # a peer sends more than one request
 def _host(peer: str) -> str:
     """Return the address without scheme and port, written in one way: `ipv4:10.0.0.1:5000` is 10.0.0.1."""
     host = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]").partition("%")[0]

@@ -71,6 +71,25 @@ class Holder:
         self._queue.check_integrity()
         assert self._alarms.keys() == set(self._queue.lines()), f"{self._alarms!r}, {self!r}"
 
+    def lease_now(
+        self,
+        deployment: Deployment,
+        wait: HoldTicket,
+        *,
+        demand: Demand = NOTHING,
+        tried: Mapping[EndpointId, int] = NOBODY,
+    ) -> Lease | None:
+        """Return a worker for one request if one has room and nobody's turn is before; the lease must be entered.
+
+        `tried` are left out if another has room.
+        """
+        wait.is_held = False
+        self._router.shares.arrive(deployment.key, wait.flow)
+        batch = self._places.batch(deployment)
+        if not self._places.is_next(deployment.key, wait.flow, batch, waiting=self._queue.flows(deployment.key)):
+            return None
+        return self._router.try_lease(deployment.key, batch, tried=tried, demand=demand, flow=wait.flow)
+
     async def lease(
         self,
         deployment: Deployment,
@@ -84,13 +103,7 @@ class Holder:
         `tried` are left out if another has room now. Raises CallError: UNAVAILABLE by order or after the time for a
         cold start, RESOURCE_EXHAUSTED when the line is full or the workers stay busy, DEADLINE_EXCEEDED.
         """
-        wait.is_held = False
-        self._router.shares.arrive(deployment.key, wait.flow)
-        batch = self._places.batch(deployment)
-        lease = None
-        if self._places.is_next(deployment.key, wait.flow, batch, waiting=self._queue.flows(deployment.key)):
-            lease = self._router.try_lease(deployment.key, batch, tried=tried, demand=demand, flow=wait.flow)
-        if lease:
+        if lease := self.lease_now(deployment, wait, demand=demand, tried=tried):
             return lease
         return await self._wait(deployment, self._request(deployment, wait, demand))
 

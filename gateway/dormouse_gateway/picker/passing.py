@@ -19,6 +19,7 @@ from dormouse_gateway.router import Lease
 
 _OK = 200
 _EVENTS = "text/event-stream"
+_LENGTH = "content-length"  # of a response that its worker has finished before it sends it
 
 
 @dataclass(slots=True)
@@ -42,7 +43,10 @@ class Passing:
         return code_of(self._status) if is_seen or self._status != _OK else grpc.StatusCode.CANCELLED
 
     async def follow(self, exchange: Exchange) -> None:
-        """Let the response pass, and learn from it how its worker does, until its end or Envoy's."""
+        """Let the response pass, and learn from it how its worker does, until nothing more is to be learnt of it.
+
+        When the conversation ends before the response does, Envoy passes on the rest by itself.
+        """
         while not self._is_over and (message := await exchange.read()) is not None:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
@@ -63,9 +67,14 @@ class Passing:
         self.lease.report(verdict_of(self._status))
         self.toll.is_good = self._status == _OK
         self.lease.advance()
-        self._is_over = said.end_of_stream
+        self._is_over = said.end_of_stream or self._is_known(said)
         if self.sighting and self.toll.is_good and _value(said, "content-type").startswith(_EVENTS):
             self.sighting.note_first()
+
+    def _is_known(self, said: pb.HttpHeaders) -> bool:
+        """Return whether the headers tell all: the worker is done, its key does not pay, and Envoy keeps the body."""
+        keeps_body = self.head.response_mode != pb.ProcessingMode.FULL_DUPLEX_STREAMED
+        return keeps_body and not self.toll.is_counted and bool(_value(said, _LENGTH))
 
 
 def _status(headers: pb.HttpHeaders) -> int:

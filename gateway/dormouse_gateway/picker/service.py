@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import grpc
 from starlette.types import ASGIApp
@@ -28,7 +28,7 @@ from dormouse_gateway.clients.requests import Metadata, forwarded_metadata, sent
 from dormouse_gateway.clients.salts import Salts
 from dormouse_gateway.hold.holder import Holder
 from dormouse_gateway.hold.wait import HoldTicket
-from dormouse_gateway.model import Deployment, Meant
+from dormouse_gateway.model import Deployment, EndpointId, Meant
 from dormouse_gateway.openai.bodies import ClientGone
 from dormouse_gateway.openai.doors import Door
 from dormouse_gateway.openai.errors import ApiError, Words, from_call_error, openai_body
@@ -41,6 +41,7 @@ from dormouse_gateway.picker.in_process import answered
 from dormouse_gateway.picker.passing import Passing
 from dormouse_gateway.picker.toll import Toll
 from dormouse_gateway.router import Lease, Router
+from dormouse_gateway.routing.policy import Demand
 from dormouse_gateway.telemetry.metrics import UNKNOWN_MODEL, Metrics
 
 _METHOD = "Process"
@@ -98,6 +99,13 @@ class _Way:
     meant: Meant
     told: Metadata  # to the worker, of the caller
     wait: HoldTicket
+
+
+class _Seeking(TypedDict):
+    """Which worker a request looks for."""
+
+    demand: Demand
+    tried: Mapping[EndpointId, int]  # those that will not do
 
 
 @dataclass(slots=True)
@@ -218,7 +226,10 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
     async def _lease(
         self, way: _Way, exchange: Exchange, opened: AsyncExitStack, subset: frozenset[str] | None
     ) -> Lease:
-        """Have the request wait for its worker, as long as Envoy does. Raises CallError, ClientGone."""
+        """Enter the lease of a worker with an HTTP port, of `subset` where there is one. Raises CallError, ClientGone.
+
+        A request that has to wait for its worker does so as long as Envoy does.
+        """
 
         async def be_patient(limit_s: float) -> None:
             await exchange.say(answers.patience(limit_s))
@@ -226,24 +237,34 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
         if way.asked.need_ready:
             opened.enter_context(self._core.router.activity.request(way.meant.deployment.key))
         way.wait.on_held = be_patient
-        return await exchange.unless_gone(self._chosen(way, opened, subset))
+        seeking = self._seeking(way, subset)
+        if lease := self._lease_now(way, seeking):
+            opened.enter_context(lease)
+        else:
+            lease = await exchange.unless_gone(self._held(way, seeking, opened))
+        if not lease.endpoint.serves_http(subset):
+            raise _none_allowed(way.meant.deployment.full_name)
+        return lease
 
-    async def _chosen(self, way: _Way, opened: AsyncExitStack, subset: frozenset[str] | None) -> Lease:
-        """Enter the lease of a worker with an HTTP port; of `subset`, where Envoy gave one. Raises CallError."""
-        deployment, core = way.meant.deployment, self._core
-        endpoints = core.router.pool.endpoints_of(deployment.key)
+    def _seeking(self, way: _Way, subset: frozenset[str] | None) -> _Seeking:
+        """Return what to look for. Raises CallError where Envoy allows no worker."""
+        endpoints = self._core.router.pool.endpoints_of(way.meant.deployment.key)
         others = {each.id: each.openings for each in endpoints if not each.serves_http(subset)}
         if subset is not None and len(others) == len(endpoints):
-            raise _none_allowed(deployment.full_name)
-        demand = way.asked.demand(sent_salt(way.told), way.meant)
+            raise _none_allowed(way.meant.deployment.full_name)
+        return _Seeking(demand=way.asked.demand(sent_salt(way.told), way.meant), tried=others)
+
+    def _lease_now(self, way: _Way, seeking: _Seeking) -> Lease | None:
+        """Return a worker that has room, None where the request has to wait. Raises CallError."""
+        deployment = way.meant.deployment
         if way.asked.need_ready:
-            lease = await core.holder.lease(deployment, way.wait, demand=demand, tried=others)
-        else:
-            lease = core.router.lease(deployment, need_ready=False, demand=demand, tried=others)
-        opened.enter_context(lease)
-        if not lease.endpoint.serves_http(subset):
-            raise _none_allowed(deployment.full_name)
-        return lease
+            return self._core.holder.lease_now(deployment, way.wait, **seeking)
+        return self._core.router.lease(deployment, need_ready=False, **seeking)
+
+    async def _held(self, way: _Way, seeking: _Seeking, opened: AsyncExitStack) -> Lease:
+        """Enter the lease of the worker that the request waited for. Raises CallError."""
+        lease = await self._core.holder.lease(way.meant.deployment, way.wait, **seeking)
+        return opened.enter_context(lease)
 
     async def _send(self, head: Head, way: _Way, lease: Lease, exchange: Exchange) -> None:
         """Tell Envoy where the request goes."""

@@ -24,10 +24,15 @@ class Toll:
     _num_events: int = 0
     _end: bytes = field(default=b"", repr=False)
 
+    @property
+    def is_counted(self) -> bool:
+        """Return whether somebody pays by what the body says."""
+        return self.caller.admission is not None
+
     def pass_by(self, part: bytes) -> None:
         """Take a part of the body."""
         self.has_body = True
-        if self.caller.admission:
+        if self.is_counted:
             self._num_events += part.count(_EVENT)
             self._end = (self._end + part[-_KEPT_BYTES:])[-_KEPT_BYTES:]
 

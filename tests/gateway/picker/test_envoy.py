@@ -10,6 +10,7 @@ import pytest
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import public_key
 from dormouse_api.tickets import TicketCheck, public_check
+from dormouse_gateway.openai.testing import WORDS
 from dormouse_kube.api import PODS
 from tests.gateway.picker.conftest import CHAT, HI, KEY
 from tests.waiting import until
@@ -30,6 +31,17 @@ async def test_a_request_goes_to_a_worker_and_is_given_back(town, modes):
     (seen, *_) = [seen for worker in town.workers for seen in worker.seen]
     assert TicketCheck(["uid-0", "uid-1"], KNOWN).role_of(seen.metadata) is Role.GATEWAY
     assert len(seen.values("dormouse-caller")) == 1
+
+
+@pytest.mark.parametrize("modes", MODES, ids=["buffered", "duplex", "no-response-body"])
+async def test_a_long_answer_comes_whole_also_where_the_picker_hangs_up_before_its_end(town, modes):
+    for worker in town.workers:
+        worker.tokens = 100 * (8,)  # 400 KB of text
+    async with town.envoy(**modes) as url:
+        answers = await asyncio.gather(*(town.ask(url) for _ in range(20)))
+        await until(town.is_quiet)
+    assert {status for status, _ in answers} == {200}
+    assert {answer["choices"][0]["message"]["content"] for _, answer in answers} == {100 * WORDS[8]}
 
 
 @pytest.mark.parametrize("modes", MODES[:2], ids=["buffered", "duplex"])

@@ -11,7 +11,8 @@ from bench.envoy.process import BINARY
 from dormouse_api.foreign import ext_proc_pb2 as pb
 from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
 from dormouse_gateway.testing.workers import infd, pod
-from dormouse_kube.api import INFERENCE_DEPLOYMENTS, PODS
+from dormouse_kube.api import INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, PODS
+from tests.gateway.clients.test_inference_keys import infk
 from tests.gateway.picker.conftest import CHAT, HI, KEY
 from tests.waiting import until
 from tools.bootstrap import ROOT
@@ -29,13 +30,16 @@ async def picker(town):
         yield rpc.ExternalProcessorStub(channel)
 
 
-def head(*, mode=MODE.FULL_DUPLEX_STREAMED, subset=None, headers=()):
+def http_headers(headers):
+    pairs = [pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in headers]
+    return pb.HttpHeaders(headers=pb.HeaderMap(headers=pairs))
+
+
+def head(*, mode=MODE.FULL_DUPLEX_STREAMED, response_mode=MODE.NONE, subset=None, headers=()):
     said = [(":method", "POST"), (":path", CHAT), ("content-type", "application/json"), *headers]
     message = pb.ProcessingRequest(
-        request_headers=pb.HttpHeaders(
-            headers=pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in said])
-        ),
-        protocol_config=pb.ProtocolConfiguration(request_body_mode=mode),
+        request_headers=http_headers(said),
+        protocol_config=pb.ProtocolConfiguration(request_body_mode=mode, response_body_mode=response_mode),
     )
     if subset is not None:
         hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
@@ -45,6 +49,25 @@ def head(*, mode=MODE.FULL_DUPLEX_STREAMED, subset=None, headers=()):
 
 def body(raw=BODY, *, is_last=True):
     return pb.ProcessingRequest(request_body=pb.HttpBody(body=raw, end_of_stream=is_last))
+
+
+def answered(*headers):
+    """Return a good response's headers."""
+    return pb.ProcessingRequest(response_headers=http_headers([(":status", "200"), *headers]))
+
+
+def answered_body(raw):
+    """Return a response's whole body."""
+    return pb.ProcessingRequest(response_body=pb.HttpBody(body=raw, end_of_stream=True))
+
+
+async def sent_on(picker, **said):
+    """Return a conversation up to where the request goes."""
+    call = picker.Process(timeout=SECONDS)
+    for message in (head(mode=MODE.BUFFERED, **said), body()):
+        await call.write(message)
+        await call.read()
+    return call
 
 
 async def answer(picker, *messages):
@@ -108,6 +131,45 @@ async def test_trailers_of_requests_are_refused_and_half_a_body_ends_with_its_se
     await call.write(body(b"{", is_last=False))
     await call.done_writing()
     assert await call.read() is aio.EOF
+
+
+@pytest.mark.parametrize("mode", [MODE.NONE, MODE.STREAMED])
+async def test_a_response_that_says_its_length_ends_the_conversation_and_the_request(town, picker, mode):
+    call = await sent_on(picker, response_mode=mode)
+    assert town.house.outstanding() == 1
+    await call.write(answered(("content-length", "3")))
+    assert (await call.read()).WhichOneof("response") == "response_headers"
+    assert await call.read() is aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+    await until(town.is_quiet)
+
+
+@pytest.mark.parametrize(
+    ("mode", "length"),
+    [(MODE.STREAMED, ()), (MODE.FULL_DUPLEX_STREAMED, [("content-length", "3")])],
+    ids=["of-no-length", "given-away"],
+)
+async def test_any_other_response_is_followed_to_its_end(town, picker, mode, length):
+    call = await sent_on(picker, response_mode=mode)
+    for message in (answered(*length), answered_body(b"abc")):
+        assert town.house.outstanding() == 1
+        await call.write(message)
+        assert (await call.read()).WhichOneof("response") == message.WhichOneof("request")
+    assert await call.read() is aio.EOF
+    await until(town.is_quiet)
+
+
+async def test_a_key_with_limits_pays_by_what_the_body_says(town, picker):
+    town.house.kube.put(INFERENCE_KEYS, infk("a", tokensPerMinute=30_000))
+    bearer = ("authorization", "Bearer a-secret")
+    await until(lambda: town.house.gateway._keys.identify((bearer,)).key)
+    usage = json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 60_000}}).encode()
+    call = await sent_on(picker, response_mode=MODE.STREAMED, headers=[bearer])
+    for message in (answered(("content-length", str(len(usage)))), answered_body(usage)):
+        await call.write(message)
+        await call.read()
+    assert await call.read() is aio.EOF
+    assert (await answer(picker, head(headers=[bearer]), body())).immediate_response.status.code == 429
 
 
 async def test_a_conversation_that_begins_with_something_else_is_no_request(picker):
