@@ -28,7 +28,7 @@
     systemone   questions about one text over HTTP beside vLLM's own server (tasks.json)
     task_equality  vectors, labels, decisions and Whisper's tokens beside transformers in float32 (tasks.json)
     vectors     an embedder behind a gateway, over HTTP: texts per second, a short query beside bulk work (tasks.json)
-    multimodal  images in prompts: a second question, streams of text beside them, beside transformers
+    multimodal  images in prompts: a second question, streams beside them, transformers, vLLM, memory over 1,000
     speech      Whisper's real-time factor, one stream, beside faster-whisper and openai-whisper (tasks.json)
     switch      a stand-in GPU's change of hands between two workers, its copy beside one memcpy
     platform    Envoy and our picker beside our gateway alone; requests lost over sleeps, roll-outs and a picker's kill

@@ -1,16 +1,17 @@
-"""Images in prompts, in one process: a second question about one, streams of text beside them, beside transformers.
+"""Images in prompts: a second question about one, streams of text beside them, beside transformers and vLLM, memory.
 
+The part `engine` is in one process; `vllm` and `memory` are told of in `multimodal_peer` and `multimodal_memory`.
 The model has SmolVLM-256M's shape, random weights and bfloat16; an image has five tiles, 320 tokens. A question is 24
 tokens. The time to the first token is of a request alone. Streams of text decode while 16 requests with images of their
 own arrive. Beside transformers' `generate`, which gets all requests as one batch: 8 of them, one tile and 64 tokens
-each.
+each. --parts engine, vllm or memory measures one of the three.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -20,10 +21,12 @@ from typing import Any
 import msgspec
 import torch
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText
 
+from bench import multimodal_memory, multimodal_peer
 from bench.limits import use_threads
-from bench.options import Options, main
+from bench.multimodal_model import TILE_TOKENS, write_weights
+from bench.options import Measure, Options, main
 from bench.results import AtMost, RatioAtLeast, RatioAtMost, Row
 from dormouse_worker.common.ipc import AddRequest
 from dormouse_worker.common.settings import EngineSettings
@@ -33,28 +36,8 @@ from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.model.testing_vision import build_prompt
 from dormouse_worker.model.testing_vision_families import Picture
 
-IMAGE, VOCAB_SIZE = 260, 49280  # the placeholder's id is that of the kit
-TEXT = {
-    "model_type": "llama",
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "max_position_embeddings": 8192,
-    "pad_token_id": 2,
-}
-VISION = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 512,
-    "patch_size": 16,
-}
-TILE_TOKENS, NUM_TILES, QUESTION_TOKENS = 64, 5, 24
+IMAGE = 260  # the placeholder's id is that of the kit
+NUM_TILES, QUESTION_TOKENS = 5, 24
 NUM_STREAMS, NUM_SEEING, STREAM_TOKENS = 8, 16, 160
 NUM_REQUESTS, OUTPUT_TOKENS = 8, 64
 
@@ -62,26 +45,31 @@ Part = list[int] | Picture
 
 
 def measure(options: Options, console: Console) -> list[Row]:
-    """Return the rows."""
-    use_threads(options)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        model = _write_model(path / "model")
-        side = Side(model, path, options.threads)
-        rows = [*_second_question(side, options.reps), _beside_text(side), _beside_transformers(side, model)]
-        side.worker.shutdown()
+    """Return the rows of the parts that are asked for, or of all."""
+    wanted = options.parts or PARTS
+    rows = [row for name, part in PARTS.items() if name in wanted for row in part(options, console)]
     for row in rows:
         console.print(f"  {row.what}: {row.ours:.4g} beside {row.peer}", highlight=False)
     return rows
 
 
-def _write_model(path: Path) -> Path:
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        "smolvlm", text_config=TEXT, vision_config=VISION, image_token_id=IMAGE, scale_factor=4, pad_token_id=2
-    )
-    AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
-    return path
+def _in_process(options: Options, console: Console) -> list[Row]:
+    del console  # seconds at most
+    use_threads(options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        model = write_weights(path / "model", IMAGE)
+        side = Side(model, path, options.threads)
+        rows = [*_second_question(side, options.reps), _beside_text(side), _beside_transformers(side, model)]
+        side.worker.shutdown()
+    return rows
+
+
+PARTS: Mapping[str, Measure] = {
+    "engine": _in_process,
+    "vllm": multimodal_peer.measure,
+    "memory": multimodal_memory.measure,
+}
 
 
 @dataclass

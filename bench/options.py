@@ -44,6 +44,7 @@ IN_PARTS = frozenset(
         "conformance",
         "from_zero",
         "kv_cache",
+        "multimodal",
         "platform",
         "pools",
         "quantized",
@@ -116,7 +117,7 @@ def make_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     add(
         "--merge", action="store_true", help="replace only these rows of the results: some models or one peer at a time"
     )
-    add("--parts", nargs="+", default=[], help="speculation, vllm_worker: measure these parts only")
+    add("--parts", nargs="+", default=[], help="speculation, vllm_worker, multimodal: measure these parts only")
     add("--seed", type=int, default=0, help="pools_faults: the order of kills and calls (default 0)")
     add("--out", type=Path, help="folder for the results (default bench/results, and none for a shortened run)")
     return parser

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import numpy as np
@@ -210,7 +211,7 @@ class Family:
         return text, self.processor(text=[text], images=[images], return_tensors="pt", padding=False, **more)
 
 
-def make_tokenizer(tokens):
+def make_tokenizer(tokens: Mapping[str, str]) -> PreTrainedTokenizerFast:
     """Return one of bytes, with a token before each text and the named ones."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
