@@ -2,8 +2,9 @@
 
 Each is another JPEG, sent over HTTP and answered with one token before the next. A process's memory is what it has
 changed (dirty pages of `smaps_rollup`: those of files come and go as the machine pleases). What is kept for later
-questions, 256 images at most, is full long before the 300th; from there on a line is laid through the readings. The
-model is small and computes on one thread, its cache is touched at the start.
+questions, 256 images at most, is full long before the 300th; from there on the median of all lines through two readings
+counts (Theil and Sen): buffers of megabytes are there in one reading and not in the next. The model is small and
+computes on one thread, its cache is touched at the start.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
-from statistics import linear_regression
+from statistics import median
 from typing import NamedTuple
 
 from rich.console import Console
@@ -78,17 +79,21 @@ def rows_of(readings: Sequence[Reading], count: int) -> list[Row]:
     """Return by how many bytes each part grows with an image, once all is as large as it is to become."""
     first = int(SETTLED * count)
     settled = [reading for reading in readings if reading.num_images >= first]
-    numbers = [reading.num_images for reading in settled]
     where = f"{count:,} images of {WIDTH * HEIGHT // 10**6} megapixels, behind the first {first}"
     return [
         Row(
             f"memory of the {part}: bytes more with each of {where}",
-            linear_regression(numbers, [reading.memory.get(part, 0) for reading in settled]).slope,
+            median(_slope(part, *pair) for pair in combinations(settled, 2)),
             "bytes/image",
             goal=GOAL,
         )
         for part in sorted({part for reading in settled for part in reading.memory})
     ]
+
+
+def _slope(part: str, one: Reading, other: Reading) -> float:
+    grown = other.memory.get(part, 0) - one.memory.get(part, 0)
+    return grown / (other.num_images - one.num_images)
 
 
 def read_memory(pids: Sequence[int], proc: Path = neighbours.PROC) -> Memory:

@@ -42,6 +42,13 @@ def test_growth_is_that_behind_the_first_images():
     assert (front.ours, front.holds) == (0, True)
 
 
+def test_a_buffer_that_comes_and_goes_is_no_growth():
+    """It is there in some readings, and that the last is one of them says nothing."""
+    sizes = [7, 0, 7, 7, 7, 0, 7, 7]
+    [front] = rows_of([Reading(30 + 10 * n, {"front": size << 20}) for n, size in enumerate(sizes)], 100)
+    assert front.ours == 0
+
+
 def test_a_part_that_comes_later_grows_from_nothing():
     """A process that was not there in one reading had no memory then."""
     [late, _] = rows_of([Reading(80, {"front": 1}), Reading(90, {"front": 1, "engine": 10 * KIB})], 100)
