@@ -89,6 +89,8 @@ def test_what_the_request_sets_goes_before_the_defaults_even_if_it_is_zero(tmp_p
         ("min_p", 2, "from 0 to 1"),
         ("repetition_penalty", 0.0, "above 0 and at most"),
         ("top_k", float("inf"), "a finite number"),
+        ("top_k", 10**400, "a finite number"),
+        ("temperature", -(10**400), "a finite number"),
     ],
 )
 def test_a_default_outside_its_limits_is_left_out_and_named_and_the_model_serves(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,8 @@ def _defaults(file: Path, generation: Mapping[str, Any]) -> SamplingDefaults:
 
 def _broken_limit(name: str, value: float) -> str:
     """Return the limit that a default breaks, "" if it keeps all."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:  # JSON has no limit
+        return "a finite number"
     if name == "top_k":
         return "" if math.isfinite(value) else "a finite number"
     params = pb.SamplingParams()
