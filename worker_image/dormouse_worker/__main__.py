@@ -17,7 +17,7 @@ from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_worker.common.group import identity_of
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.app import Front
-from dormouse_worker.front.engine.spare import SpareEngine
+from dormouse_worker.front.conduct.spare import SpareEngine
 from dormouse_worker.front.engine.spawn import (
     ENGINE_ARGV,
     runtime_spawner,

@@ -11,8 +11,8 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.task_messages import AddPooling
-from dormouse_worker.front.requests import scoring
-from dormouse_worker.front.requests.scoring import check_repeated
+from dormouse_worker.front.calls import scoring
+from dormouse_worker.front.calls.scoring import check_repeated
 from dormouse_worker.front.testing import write_model
 from dormouse_worker.testing.fake_engine import MODEL_LEN, Script
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}")  # what the front may call one
 
 
 class AdapterInfo(msgspec.Struct, frozen=True):

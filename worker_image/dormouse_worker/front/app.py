@@ -31,25 +31,25 @@ from dormouse_worker.front.api.listening import plain_host, port_error
 from dormouse_worker.front.api.probes import Probes
 from dormouse_worker.front.api.relay import RelayService
 from dormouse_worker.front.certificate import Certificate
-from dormouse_worker.front.engine.adapters import Adapters
+from dormouse_worker.front.conduct.adapters import Adapters
+from dormouse_worker.front.conduct.first_reading import FirstReading, Patience
+from dormouse_worker.front.conduct.helpers import Helpers
+from dormouse_worker.front.conduct.sleep_conductor import SleepConductor
+from dormouse_worker.front.conduct.spare import SpareEngine
+from dormouse_worker.front.conduct.standalone import agree_with_itself, invitation
+from dormouse_worker.front.conduct.supervisor import EngineKeeper
+from dormouse_worker.front.conduct.swap import EngineSwap, Workshop
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, Served
-from dormouse_worker.front.engine.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.grants import Grants
-from dormouse_worker.front.engine.helpers import Helpers
 from dormouse_worker.front.engine.restarts import RestartLimits
-from dormouse_worker.front.engine.sides import SpawnFor
-from dormouse_worker.front.engine.sleep_conductor import SleepConductor
-from dormouse_worker.front.engine.spare import SpareEngine
-from dormouse_worker.front.engine.standalone import agree_with_itself, invitation
-from dormouse_worker.front.engine.supervisor import EngineKeeper
-from dormouse_worker.front.engine.swap import EngineSwap, Workshop
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.images.folder import ImageFolder
 from dormouse_worker.front.kv_events.sockets import make_publisher
 from dormouse_worker.front.requests.parsing import add_inference
+from dormouse_worker.front.served_model import load_model
+from dormouse_worker.front.sides import SpawnFor
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
-from dormouse_worker.front.text.served_model import load_model
 from dormouse_worker.front.text.turns import NUM_THREADS, TextWork
 from dormouse_worker.front.worker import Worker
 

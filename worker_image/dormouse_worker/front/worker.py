@@ -20,18 +20,18 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.common.ipc import EngineStatus, FrontMessage, Leave, State, StepOutputs
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, describe
-from dormouse_worker.front.api.wire import Counts, tell_losses, to_error, to_status
 from dormouse_worker.front.engine.adapter_board import AdapterBoard
 from dormouse_worker.front.engine.config import EngineConfig, Served
 from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.engine.link import EngineLink, EngineLost
 from dormouse_worker.front.engine.losses import EngineLosses
-from dormouse_worker.front.engine.sides import Spawn
 from dormouse_worker.front.engine.status_board import Changes, StatusBoard
 from dormouse_worker.front.engine.watchdog import Watchdog, overdue
+from dormouse_worker.front.engine.wire import Counts, tell_losses, to_error, to_status
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.kv_events.publisher import NoPublisher
 from dormouse_worker.front.requests.in_flight import RequestTable
+from dormouse_worker.front.sides import Spawn
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
 
 IDLE = StepOutputs([], running=0, waiting=0, kv_cache_usage=0.0)

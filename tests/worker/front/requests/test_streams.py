@@ -11,10 +11,10 @@ from dormouse_api.limits import MAX_MESSAGE_BYTES, MAX_STREAM_INTERVAL
 from dormouse_api.status import CallError
 from dormouse_worker.common.ipc import TokenLogprobs, TokenOutput
 from dormouse_worker.engine.testing import ManualClock
-from dormouse_worker.front.api.wire import to_response
 from dormouse_worker.front.requests.choices import Choices
 from dormouse_worker.front.requests.streams import MAX_CHARS_PER_PIECE, MAX_POSITIONS_PER_PIECE, OutputStream, Times
 from dormouse_worker.front.requests.wake_event import WakeEvent
+from dormouse_worker.front.requests.wire import to_response
 from dormouse_worker.front.text.assembly import Resumed, TextAssembly, TextRules
 
 

@@ -10,7 +10,9 @@ import pytest
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.front.refusing import check_request_id
 from dormouse_worker.front.requests import validation
+from dormouse_worker.front.text.chat_checks import check_chat
 
 VOCAB_SIZE = 2000
 TOP = VOCAB_SIZE - 1
@@ -147,8 +149,8 @@ CHATS = [
 
 @pytest.mark.parametrize(("good", "bad", "words"), CHATS)
 def test_a_chat_at_its_limits_is_allowed_and_beyond_them_refused(good, bad, words):
-    assert refusal(validation.check_chat, make_chat(**good)) is None
-    assert refusal(validation.check_chat, make_chat(**bad)) == words
+    assert refusal(check_chat, make_chat(**good)) is None
+    assert refusal(check_chat, make_chat(**bad)) == words
 
 
 LENGTHS = [
@@ -191,7 +193,7 @@ def test_a_prompt_that_is_too_long_has_a_reason_for_programs(num_prompt, params)
 
 def test_what_programs_need_not_tell_from_other_refusals_has_no_reason():
     with pytest.raises(CallError) as caught:
-        validation.check_request_id("\n")
+        check_request_id("\n")
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "")
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dormouse_api.key_order import key_order
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.front.requests.validation import check_chat
 from dormouse_worker.front.text.chat_arguments import chat_arguments
+from dormouse_worker.front.text.chat_checks import check_chat
 from dormouse_worker.front.text.plain import KeyOrderError, in_order
 
 LEAVES = st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=3)

@@ -18,13 +18,13 @@ from dormouse_worker.front.api.adapters import read_set, read_wanted, to_adapter
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.grants import read_grant, read_slot_epoch
 from dormouse_worker.front.api.orders import must_abort, read_sleep, read_swap, read_tags
-from dormouse_worker.front.api.wire import to_report
-from dormouse_worker.front.engine.adapters import Adapters
+from dormouse_worker.front.conduct.adapters import Adapters
+from dormouse_worker.front.conduct.health import check_health
+from dormouse_worker.front.conduct.refusals import precondition, require, require_level
+from dormouse_worker.front.conduct.sleep_conductor import SleepConductor
+from dormouse_worker.front.conduct.swap import EngineSwap
 from dormouse_worker.front.engine.command_queue import CommandQueue
-from dormouse_worker.front.engine.health import check_health
-from dormouse_worker.front.engine.refusals import precondition, require, require_level
-from dormouse_worker.front.engine.sleep_conductor import SleepConductor
-from dormouse_worker.front.engine.swap import EngineSwap
+from dormouse_worker.front.engine.wire import to_report
 from dormouse_worker.front.telemetry.profiling import trace_directory
 from dormouse_worker.front.worker import Worker
 

@@ -18,18 +18,19 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.tasks import CLASSIFY, EMBED, GENERATE, SCORE, TRANSCRIBE, wrong_task
 from dormouse_worker.front.api.answers import abort, answered, unexpected
+from dormouse_worker.front.calls.embedding import embed
+from dormouse_worker.front.calls.generation import Generation, begin
+from dormouse_worker.front.calls.scoring import classify, score
+from dormouse_worker.front.calls.transcribing import transcribe
 from dormouse_worker.front.decisions.deciding import decide
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.caller import Caller, TimeLimit, Timeouts, caller_name, in_time, read_caller
-from dormouse_worker.front.requests.embedding import embed
-from dormouse_worker.front.requests.generation import Generation, begin
 from dormouse_worker.front.requests.parsing import readable
 from dormouse_worker.front.requests.runtimes import check_decides
-from dormouse_worker.front.requests.scoring import classify, score
 from dormouse_worker.front.requests.two_sides import check_reads
-from dormouse_worker.front.speech.transcribing import transcribe
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
-from dormouse_worker.front.text.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 Context = aio.ServicerContext[Any, Any]
@@ -114,12 +115,12 @@ class InferenceService(rpc.InferenceServicer):
         model = self._known_model(request.model)
         validation.check_size(request)
         if request.WhichOneof("input") is None:
-            validation.refuse("input", "missing", "one of text or chat is needed")
+            refuse("input", "missing", "one of text or chat is needed")
         response = await model.tokenize(request, caller)
         validation.check_made_of("input", response.token_ids, model.card.vocab_size)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
-            validation.refuse("input", f"{size} bytes as token ids", f"at most {MAX_MESSAGE_BYTES} bytes of answer")
+            refuse("input", f"{size} bytes as token ids", f"at most {MAX_MESSAGE_BYTES} bytes of answer")
         return response
 
     @answered
@@ -132,7 +133,7 @@ class InferenceService(rpc.InferenceServicer):
         response = await model.detokenize(request, caller)
         size = response.ByteSize()
         if size > MAX_MESSAGE_BYTES:
-            validation.refuse("token_ids", f"{size} bytes as text", f"at most {MAX_MESSAGE_BYTES} bytes of answer")
+            refuse("token_ids", f"{size} bytes as text", f"at most {MAX_MESSAGE_BYTES} bytes of answer")
         return response
 
     @answered
@@ -205,4 +206,4 @@ def check_task(model: Model, call: str, task: str) -> None:
 def _check_size(request: pb.DetokenizeRequest) -> None:
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
-        validation.refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
+        refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")

@@ -21,7 +21,7 @@ from dormouse_api.status import CallError
 from dormouse_api.v1 import kv_blocks_pb2 as pb
 from dormouse_api.v1 import kv_blocks_pb2_grpc as rpc
 from dormouse_worker.front.api.answers import abort, answered
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.kv_store.block_file import REALM_BYTES, path_below
 from dormouse_worker.kv_store.interface import MAX_NAME_BYTES
 from dormouse_worker.kv_store.peer import MAX_NAMES

@@ -10,7 +10,7 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.commands import LEVELS, STANDBY_LEVEL, TAGS, Sleep
-from dormouse_worker.front.engine.swap import SwapOrder
+from dormouse_worker.front.conduct.swap import SwapOrder
 
 
 def read_sleep(request: pb.PrepareSleepRequest | pb.SleepRequest) -> Sleep | None:

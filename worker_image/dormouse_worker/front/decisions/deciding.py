@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Sequence
 
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.calls.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.decisions.labels import decided
 from dormouse_worker.front.decisions.prompts import Preparation, Prompt, Prompts
 from dormouse_worker.front.decisions.questions import check_decide
-from dormouse_worker.front.decisions.reads import Read, Reads
-from dormouse_worker.front.requests.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.requests.caller import Caller
 from dormouse_worker.front.requests.in_flight import Order
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.requests.reads import Read, Reads
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 _QUESTIONS = "questions"

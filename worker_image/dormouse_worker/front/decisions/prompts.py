@@ -18,10 +18,10 @@ from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.decisions.labels import Node, Tokens, nodes_of
 from dormouse_worker.front.decisions.questions import THINKS, Asked, asked
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.pooling_inputs import check_fits, turns
-from dormouse_worker.front.requests.validation import refuse
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 
 USER = "user"
 _PLAIN_TAIL = "\nAnswer:"  # of a model without a chat template, which goes on with a space

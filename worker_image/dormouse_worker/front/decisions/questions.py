@@ -17,8 +17,8 @@ from dormouse_api.limits import (
     MAX_PRIORITY,
 )
 from dormouse_api.v1 import inference_pb2 as pb
-from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.refusing import check_request_id, refuse, refuse_images
+from dormouse_worker.front.text.chat_checks import check_chat
 
 THINKS = "enable_thinking"  # as templates of models that can leave it out call it
 _LETTERS = tuple(string.ascii_uppercase)
@@ -39,7 +39,7 @@ def check_decide(request: pb.DecideRequest) -> None:
     """Check everything that needs no tokenizing. Raises CallError INVALID_ARGUMENT."""
     if (size := request.ByteSize()) > MAX_MESSAGE_BYTES:
         refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
-    validation.check_request_id(request.request_id)
+    check_request_id(request.request_id)
     if abs(request.priority) > MAX_PRIORITY:
         refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     if (num_bytes := len(request.prompt_cache_key.encode())) > MAX_CACHE_KEY_BYTES:
@@ -79,8 +79,8 @@ def _check_state(request: pb.DecideRequest) -> None:
             refuse("text", "empty", "at least 1 character")
         return
     chat = request.chat
-    validation.check_chat(chat)
-    validation.refuse_images(chat, "questions are about text")
+    check_chat(chat)
+    refuse_images(chat, "questions are about text")
     if chat.continue_final_message:
         refuse("chat.continue_final_message", "true", "false: the question follows")
     if chat.HasField("add_generation_prompt") and not chat.add_generation_prompt:

@@ -5,7 +5,6 @@ A name means one digest at a time. What is wanted outlives every engine process;
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -13,9 +12,8 @@ from dataclasses import dataclass, replace
 import grpc
 
 from dormouse_api.status import CallError
-from dormouse_worker.common.adapters import AdapterInfo
+from dormouse_worker.common.adapters import NAME, AdapterInfo
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}")
 MAX_NAMES = 4096
 RETRY_PENDING_S = 1.0
 

@@ -13,11 +13,11 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.api.wire import Identity
 from dormouse_worker.front.engine.claims import claims
 from dormouse_worker.front.engine.watchdog import EngineLimits
+from dormouse_worker.front.engine.wire import Identity
 from dormouse_worker.front.flags.settings import FlagsRefused, FrontSettings, reparse_settings
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 
 # What is settled once the front's process runs; everything else follows the engine that serves.
 FIXED: Mapping[str, str] = MappingProxyType(

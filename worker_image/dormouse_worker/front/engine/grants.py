@@ -15,8 +15,8 @@ from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_worker.common.ipc import EngineStatus, State
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.front.engine.grant import DeviceGrant, Standing
-from dormouse_worker.front.engine.sides import EngineProcess, Spawn, SpawnFor
 from dormouse_worker.front.engine.status_board import Changes
+from dormouse_worker.front.sides import EngineProcess, Spawn, SpawnFor
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from dormouse_worker.common.ipc import (
     FrontMessage,
     StepOutputs,
 )
-from dormouse_worker.front.engine.sides import EngineEvents, EngineProcess, Spawn
 from dormouse_worker.front.engine.watchdog import RunningCommand
+from dormouse_worker.front.sides import EngineEvents, EngineProcess, Spawn
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dormouse_worker.common.ipc import EngineStatus, State, StepOutputs
 from dormouse_worker.front.engine.link import EngineLink
-from dormouse_worker.front.engine.sides import EngineEvents, Spawn
 from dormouse_worker.front.engine.status_board import Failure
+from dormouse_worker.front.sides import EngineEvents, Spawn
 
 
 class NewcomerEngine:

@@ -12,7 +12,7 @@ import msgspec
 
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.start import EngineStart
-from dormouse_worker.front.engine.sides import Spawn, SpawnFor
+from dormouse_worker.front.sides import Spawn, SpawnFor
 
 ENGINE_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.engine_process")
 VLLM_LAUNCHER = Path(__file__).parents[2] / "foreign" / "vllm" / "launch.py"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dormouse_api.hub_uri import SCHEME, parse_hub_uri
+from dormouse_worker.common.adapters import NAME
 from dormouse_worker.common.kv_events import KvEventsConfig, read_config
 from dormouse_worker.engine.validation import QUALIFIED_NAME
-from dormouse_worker.front.engine.adapter_board import NAME
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)(Ki|Mi|Gi|Ti|)")
 _FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}

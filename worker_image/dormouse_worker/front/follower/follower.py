@@ -24,8 +24,8 @@ from dormouse_worker.common.ipc import State
 from dormouse_worker.front.api.answers import answered
 from dormouse_worker.front.api.http import METRICS_TYPE, Answer, HttpDoor
 from dormouse_worker.front.api.listening import listen, plain_host, port_error
-from dormouse_worker.front.api.wire import to_failure
 from dormouse_worker.front.certificate import Certificate
+from dormouse_worker.front.engine.wire import to_failure
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.follower.rank_supervisor import RankKeeper
 

@@ -12,8 +12,8 @@ import msgspec
 
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.settings import EngineSettings
-from dormouse_worker.front.engine.sides import EngineProcess
 from dormouse_worker.front.engine.spawn import SubprocessEngine
+from dormouse_worker.front.sides import EngineProcess
 
 RANK_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.executor.rank_process")
 JOINED = b"joined"  # the line that a rank writes once its leader has welcomed it; any line is a sign of life

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.files.speech_files import SpeechSpec
-from dormouse_worker.front.engine.sides import Spawn, SpawnFor
 from dormouse_worker.front.images.limits import ImageLimits
 from dormouse_worker.front.images.senses import MakeSenses
+from dormouse_worker.front.sides import Spawn, SpawnFor
 from dormouse_worker.front.speech.desk import SpeechDesk
 from dormouse_worker.front.speech.limits import AudioLimits
 

@@ -16,7 +16,7 @@ from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.making import ImageRefused
 from dormouse_worker.front.images.placeholders import Said, WrongCount, fill, spans_of
 from dormouse_worker.front.images.sight import PartTokens, to_input
-from dormouse_worker.front.requests.validation import refuse, refuse_parts
+from dormouse_worker.front.refusing import refuse, refuse_parts
 
 _LIMIT = "one place for each sound, and no such token in the text"
 

@@ -18,7 +18,7 @@ from dormouse_worker.front.images.films import USUAL_FPS, film_text, find_films,
 from dormouse_worker.front.images.held import Film, HeldImages
 from dormouse_worker.front.images.making import ImageRefused
 from dormouse_worker.front.images.placeholders import Span, WrongCount, expand, find_spans
-from dormouse_worker.front.requests.validation import refuse, refuse_parts
+from dormouse_worker.front.refusing import refuse, refuse_parts
 
 _LIMIT = "one place for each image and video, and no such token in the text"
 

@@ -1,1 +1,1 @@
-"""One request from its checked message to its last answer. No gRPC context, no socket."""
+"""What of a request needs no worker: checks, sampling, streams, answers. No gRPC context, no socket."""

@@ -16,10 +16,10 @@ from dormouse_worker.front.answers.families import HARMONY
 from dormouse_worker.front.answers.parser import AnswerParser, Grammar
 from dormouse_worker.front.answers.registry import Families
 from dormouse_worker.front.answers.response_template import RESPONSE_TEMPLATE, Kind, ResponseTemplate
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests.streams import Piece
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.text.plain import in_order
-from dormouse_worker.front.text.served_model import Model
 
 NUM_BEGUN_TOKENS = (64, 1024, 16_384)  # of a prompt that are looked through for where the answer begins
 NUM_TAIL_TOKENS = 8  # of a prompt: a marker and white space are fewer

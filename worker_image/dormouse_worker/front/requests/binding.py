@@ -10,10 +10,10 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.front.answers.harmony import END_MARKERS
 from dormouse_worker.front.answers.harmony import MARKERS as HARMONY_MARKERS
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests.answer_parts import Parsing, is_json
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.text.grammars import Thoughts
-from dormouse_worker.front.text.served_model import Model
 
 
 async def bind(model: Model, request: pb.GenerateRequest, parsing: Parsing | None, caller: str) -> Grammar | None:

@@ -14,7 +14,7 @@ from dormouse_api.limits import MAX_CACHE_SALT_CHARS
 from dormouse_api.names import METADATA_CACHE_SALT, METADATA_CALLER, Role
 from dormouse_api.status import CallError
 from dormouse_api.tickets import MetadataPairs
-from dormouse_worker.front.requests.validation import check_plain, refuse
+from dormouse_worker.front.refusing import check_plain, refuse
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from dormouse_worker.common.task_messages import (
     PoolingParams,
     WindowOutput,
 )
-from dormouse_worker.front.decisions.reads import Read
 from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.front.requests.pooled import PooledAnswer
+from dormouse_worker.front.requests.reads import Read
 from dormouse_worker.front.requests.streams import OutputStream
 
 logger = logging.getLogger(__name__)

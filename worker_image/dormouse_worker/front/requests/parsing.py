@@ -20,7 +20,7 @@ from dormouse_api.image_wire import excess
 from dormouse_api.names import INFERENCE_SERVICE
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.varint import read_varint
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.refusing import refuse
 
 MAX_FIELDS_WALKED = 10_000  # the rest is only parsed: who sends more is not served faster than others
 MAX_DEPTH = 100  # protobuf's own limit; a level of JSON in tools and template arguments takes three

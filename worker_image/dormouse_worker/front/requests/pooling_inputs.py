@@ -9,9 +9,9 @@ from typing import NoReturn, TypeVar
 from dormouse_api.limits import MAX_EMBED_INPUTS, MAX_MESSAGE_BYTES, MAX_PRIORITY
 from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.v1 import inference_pb2 as pb
+from dormouse_worker.front.refusing import check_request_id, refuse
 from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.validation import refuse
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.text.turns import LONG_BYTES
 
 Request = pb.EmbedRequest | pb.ClassifyRequest
@@ -23,7 +23,7 @@ def check_common(request: Request | pb.ScoreRequest) -> None:
     """Check what every call over whole texts says. Raises CallError INVALID_ARGUMENT."""
     if (size := request.ByteSize()) > MAX_MESSAGE_BYTES:
         refuse("message", f"{size} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
-    validation.check_request_id(request.request_id)
+    check_request_id(request.request_id)
     if abs(request.priority) > MAX_PRIORITY:
         refuse("priority", str(request.priority), f"from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     cut = request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else -1

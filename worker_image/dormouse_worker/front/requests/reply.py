@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.front.answers.parser import AnswerParser
-from dormouse_worker.front.api.wire import to_position_logprobs, to_response, to_timings
 from dormouse_worker.front.engine.adapter_board import BASE, ChosenModel
 from dormouse_worker.front.images.sight import TEXT_ALONE, PartTokens
 from dormouse_worker.front.requests.answer_parts import parts_of
 from dormouse_worker.front.requests.streams import OutputStream, Piece
+from dormouse_worker.front.requests.wire import to_position_logprobs, to_response, to_timings
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import grpc
 from dormouse_api.status import CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
+from dormouse_worker.front.refusing import refuse, refuse_images
 from dormouse_worker.front.requests.answer_parts import Parsing
-from dormouse_worker.front.requests.validation import refuse, refuse_images
 
 OURS = "dormouse"
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0  # of vLLM's, which refuses what is above and raises what is below

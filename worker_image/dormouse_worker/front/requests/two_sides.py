@@ -11,7 +11,8 @@ from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import EngineStatus
 from dormouse_worker.common.sides import joined
-from dormouse_worker.front.requests.validation import check_lengths, effective_max_tokens, refuse
+from dormouse_worker.front.refusing import refuse
+from dormouse_worker.front.requests.validation import check_lengths, effective_max_tokens
 
 _WHERE = "where an encoder reads the prompt"
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
 
-import grpc
-from google.protobuf import struct_pb2
-
-from dormouse_api.images import BadImage, check_chat_images, num_image_bytes
+from dormouse_api.images import num_image_bytes
 from dormouse_api.limits import (
     MAX_ADDRESS_CHARS,
-    MAX_CHAT_MESSAGES,
     MAX_CHOICES,
     MAX_MESSAGE_BYTES,
     MAX_PRIORITY,
     MAX_REPETITION_PENALTY,
-    MAX_REQUEST_ID_CHARS,
     MAX_STREAM_INTERVAL,
-    MAX_TOOLS,
 )
-from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED, CallError
+from dormouse_api.status import CONTEXT_LENGTH_EXCEEDED
 from dormouse_api.tickets import MAX_CHARS, MAX_SHOWN
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import Sampling
-from dormouse_worker.front.requests.sampling_rules import RULES
-from dormouse_worker.front.text.chat import OWN_VARIABLES
-from dormouse_worker.front.text.plain import KeyOrderError, in_order
+from dormouse_worker.front.refusing import check_plain, check_request_id, refuse
+from dormouse_worker.front.sampling_rules import RULES
+from dormouse_worker.front.text.chat_checks import check_chat
 
 
 def check_request(request: pb.GenerateRequest, vocab_size: int, *, from_gateway: bool) -> None:
@@ -63,19 +56,6 @@ def check_sampling(params: pb.SamplingParams, vocab_size: int) -> None:
                 value,
                 f"{rule.limit} (vocabulary size {vocab_size})" if "vocabulary" in rule.limit else rule.limit,
             )
-
-
-def check_request_id(request_id: str) -> None:
-    """Ids stand in logs: short, printable ASCII. Raises CallError INVALID_ARGUMENT."""
-    check_plain("request_id", request_id, MAX_REQUEST_ID_CHARS)
-
-
-def check_plain(field: str, text: str, max_chars: int) -> None:
-    """At most so many printable ASCII characters. Raises CallError INVALID_ARGUMENT."""
-    if len(text) > max_chars:
-        refuse(field, f"{len(text)} characters", f"at most {max_chars}")
-    if not (text.isascii() and text.isprintable()):
-        refuse(field, ascii(text), "printable ASCII characters")
 
 
 def check_prompt(request: pb.GenerateRequest, vocab_size: int) -> None:
@@ -136,64 +116,6 @@ def check_made_of(field: str, token_ids: Sequence[int], vocab_size: int) -> None
     if token_ids and max(token_ids) >= vocab_size:
         limit = f"text of tokens below the vocabulary size {vocab_size}; the tokenizer knows more than the model"
         refuse(field, f"made of token {max(token_ids)}, among others", limit)
-
-
-def check_chat(chat: pb.Chat) -> None:
-    """Counts are bounded and template_args leave the template's own variables alone. Raises CallError."""
-    if not chat.messages:
-        refuse("chat.messages", "empty", "at least 1 message")
-    if len(chat.messages) > MAX_CHAT_MESSAGES:
-        refuse("chat.messages", f"{len(chat.messages)} messages", f"at most {MAX_CHAT_MESSAGES}")
-    if len(chat.tools) > MAX_TOOLS:
-        refuse("chat.tools", f"{len(chat.tools)} tools", f"at most {MAX_TOOLS}")
-    for name in _taken(chat.template_args.fields):
-        refuse("chat.template_args", name, f"names other than {', '.join(OWN_VARIABLES)}")
-    if chat.continue_final_message and chat.add_generation_prompt:
-        refuse("chat.continue_final_message", "true beside add_generation_prompt", "one of the two")
-    check_parts(chat)
-    _check_key_order("chat.key_order", chat.tools, chat.key_order)
-    for number, message in enumerate(chat.messages):
-        _check_key_order(f"chat.messages[{number}].key_order", message.tool_calls, message.key_order)
-
-
-def check_parts(chat: pb.Chat) -> None:
-    """Parts are said, and instead of content; images keep their limits. Raises CallError INVALID_ARGUMENT."""
-    for number, message in enumerate(chat.messages):
-        field = f"chat.messages[{number}].parts"
-        if message.parts and message.content:
-            refuse(field, "set beside content", "one of the two")
-        for place, part in enumerate(message.parts):
-            if part.WhichOneof("part") is None:
-                refuse(f"{field}[{place}]", "empty", "text, an image, a video or a sound")
-            if part.WhichOneof("part") == "image_sha256":
-                refuse(f"{field}[{place}]", "an image by its digest", "the image, which gateways put there")
-    try:
-        check_chat_images(chat)
-    except BadImage as error:
-        refuse("chat.messages", error.value, error.limit)
-    if chat.continue_final_message and chat.messages[-1].parts:
-        refuse("chat.continue_final_message", "true with parts in the final message", "with content alone")
-
-
-def refuse_images(chat: pb.Chat, why: str) -> None:
-    """Raise CallError INVALID_ARGUMENT naming the first part that is no text, if there is one."""
-    refuse_parts(chat, ("image", "video", "audio"), f"text only: {why}")
-
-
-def refuse_parts(chat: pb.Chat, kinds: Collection[str], limit: str) -> None:
-    """Raise CallError INVALID_ARGUMENT naming the first part of these kinds, if there is one."""
-    for number, message in enumerate(chat.messages):
-        for place, part in enumerate(message.parts):
-            if (kind := part.WhichOneof("part")) in kinds:
-                refuse(f"chat.messages[{number}].parts[{place}].{kind}", "set", limit)
-
-
-def _check_key_order(field: str, structs: Sequence[struct_pb2.Struct], key_order: Sequence[str]) -> None:
-    try:
-        if key_order:
-            in_order(structs, key_order)
-    except KeyOrderError as error:
-        refuse(field, str(error), "the names of all members, object by object, or none")
 
 
 def check_lengths(
@@ -259,12 +181,3 @@ def check_continuable(request: pb.GenerateRequest, sampling: Sampling) -> None:
         refuse("resume.output_token_ids", f"{num_resumed} tokens", f"at most max_tokens, {sampling.max_tokens}")
     if sampling.temperature > 0 and not request.sampling_params.HasField("seed"):
         refuse("sampling_params.seed", "missing", "the seed that the first message told, as resume is set")
-
-
-def refuse(field: str, value: str, limit: str, *, reason: str = "") -> NoReturn:
-    """Raise the CallError that names all three; programs that must know it from others know it by `reason`."""
-    raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is {value}; allowed: {limit}", reason=reason)
-
-
-def _taken(names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if name in OWN_VARIABLES)

@@ -13,7 +13,7 @@ from dormouse_api.limits import (
 )
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.files.speech_files import SpeechSpec
-from dormouse_worker.front.requests.validation import check_request_id, refuse
+from dormouse_worker.front.refusing import check_request_id, refuse
 
 ENGLISH = "en"
 MAX_TEMPERATURE = 2.0

@@ -8,8 +8,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from dormouse_worker.common.ipc import EngineStatus, StepOutputs
-from dormouse_worker.front.decisions.reads import Read
 from dormouse_worker.front.requests.pooled import PooledAnswer
+from dormouse_worker.front.requests.reads import Read
 from dormouse_worker.front.requests.streams import OutputStream
 from dormouse_worker.front.telemetry.adapter_info import AdapterInfo, Names
 from dormouse_worker.front.telemetry.store_metrics import StoreMetrics

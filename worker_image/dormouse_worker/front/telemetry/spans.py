@@ -19,8 +19,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dormouse_api.status import CallError
 from dormouse_api.tickets import MetadataPairs
 from dormouse_api.tracing import carrier
-from dormouse_worker.front.requests.generation import Generation
 from dormouse_worker.front.requests.streams import OutputStream
+from dormouse_worker.front.telemetry.tracing import Generation
 
 _W3C = TraceContextTextMapPropagator()
 _CALLERS_DOING = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.CANCELLED}

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from dormouse_api.status import CallError
     from dormouse_api.tickets import MetadataPairs
-    from dormouse_worker.front.requests.generation import Generation
+    from dormouse_worker.front.requests.reply import Facts
+    from dormouse_worker.front.requests.streams import OutputStream
+
+
+class Generation(Protocol):
+    """A Generate call that has begun."""
+
+    @property
+    def facts(self) -> Facts:
+        """Return what is known from the beginning."""
+
+    @property
+    def streams(self) -> Sequence[OutputStream]:
+        """Return its choices."""
 
 
 class Traces(Protocol):

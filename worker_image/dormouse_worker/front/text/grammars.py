@@ -15,7 +15,7 @@ from typing import Any
 
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar, GrammarRefused
-from dormouse_worker.front.requests import validation
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.text.bounded_process import Job
 from dormouse_worker.front.text.process_pool import ProcessPool
 
@@ -103,7 +103,7 @@ class Grammars:
         else:
             self._known.move_to_end(key)
         if isinstance(answer, GrammarRefused):
-            validation.refuse(field, f"refused ({answer})", "what can be kept to the letter")
+            refuse(field, f"refused ({answer})", "what can be kept to the letter")
         return Grammar(answer, self._end_token_ids)
 
     def rest(self) -> None:

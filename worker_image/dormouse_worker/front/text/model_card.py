@@ -17,7 +17,7 @@ from dormouse_worker.files.json_files import read_object
 from dormouse_worker.files.model_digest import digest_model
 from dormouse_worker.files.model_files import check_model_files
 from dormouse_worker.files.task_files import task_of
-from dormouse_worker.front.requests.sampling_rules import RULES
+from dormouse_worker.front.sampling_rules import RULES
 
 logger = logging.getLogger(__name__)
 

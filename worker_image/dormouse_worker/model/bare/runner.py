@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
-from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
+from dormouse_worker.engine.batch import Batch, ModelOutput, Proposals, SampledToken
 from dormouse_worker.engine.grammars import Grammars
 from dormouse_worker.model.attention.native_plan import NativePlan
 from dormouse_worker.model.attention.paged import PagedContext
 from dormouse_worker.model.bare.loader import BareModel
 from dormouse_worker.model.conclusion import Answer, Conclusion
-from dormouse_worker.model.drafting.head_drafter import HeadDrafter
 from dormouse_worker.model.input_batch import InputBatch
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.sampling import on_host
@@ -21,7 +21,15 @@ from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats, Scratch
 from dormouse_worker.native.library import Kernels
 
-MakeDrafter = Callable[[InputBatch, Answer], HeadDrafter]
+
+class Proposer(Protocol):
+    """Who drafts."""
+
+    def propose(self, batch: Batch, output: ModelOutput) -> Proposals | None:
+        """Return drafts behind what a pass has said and the sequences have taken; None = nobody wanted any."""
+
+
+MakeDrafter = Callable[[InputBatch, Answer], Proposer]
 
 
 class BareRunner:
@@ -42,7 +50,7 @@ class BareRunner:
             windows=cache.spec.windows,
         )
         self._conclusion = Conclusion(self._input, self._answer, notes=True)
-        self._drafter: HeadDrafter | None = None
+        self._drafter: Proposer | None = None
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
 
     def __repr__(self) -> str:

@@ -23,10 +23,10 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.encoder_decoder.load import UNFIT
-from dormouse_worker.model.encoder_decoder.path import TwoSidedPath
 from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
 from dormouse_worker.model.forward.native import NativePath
 from dormouse_worker.model.forward.path import ForwardPath
+from dormouse_worker.model.forward.two_sides import TwoSidedPath
 from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.lean.native import NativeDecoder

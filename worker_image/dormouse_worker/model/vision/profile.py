@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 
 from dormouse_worker.common.host import Host, PeakMeter
-from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.vision.pieces import AfterEach
 from dormouse_worker.model.vision.tower import ImageTower
 
 
+class Seeing(Protocol):
+    """A model that may see images."""
+
+    @property
+    def tower(self) -> ImageTower | None:
+        """Return its encoder of images, None where it sees none."""
+
+    @property
+    def image_rows(self) -> int:
+        """Return how many rows of images are kept at most."""
+
+
 @contextmanager
-def profiled_images(model: LoadedModel) -> Iterator[None]:
+def profiled_images(model: Seeing) -> Iterator[None]:
     """Encode the largest image, with as many rows as are ever kept; keep them over the block.
 
     Where images are encoded between passes, as much is kept, too, as that image takes where it stops.

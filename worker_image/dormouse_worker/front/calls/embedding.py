@@ -9,11 +9,11 @@ from dormouse_api.limits import FLOAT_BYTES, MAX_MESSAGE_BYTES
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
+from dormouse_worker.front.calls.pooling_calls import Texts, admitted, compute
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests.caller import Caller
-from dormouse_worker.front.requests.pooling_calls import Texts, admitted, compute
 from dormouse_worker.front.requests.pooling_inputs import check_common, check_inputs, texts_of
-from dormouse_worker.front.requests.validation import refuse
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 SPARE_BYTES = 64 << 10  # of an answer, for what is no vector

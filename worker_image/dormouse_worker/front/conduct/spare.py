@@ -21,7 +21,7 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.start import EngineStart
-from dormouse_worker.front.engine.sides import EngineProcess, Spawn, SpawnFor, SpawnWaiting, WaitingProcess
+from dormouse_worker.front.sides import EngineProcess, Spawn, SpawnFor, SpawnWaiting, WaitingProcess
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.app import Seams
-from dormouse_worker.front.engine.spare import PAUSE_S, SpareEngine
+from dormouse_worker.front.conduct.spare import PAUSE_S, SpareEngine
 from dormouse_worker.front.engine.status_board import Changes
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script

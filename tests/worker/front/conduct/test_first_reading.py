@@ -16,8 +16,8 @@ import pytest
 
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.app import Front, Seams
+from dormouse_worker.front.conduct.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.config import EngineConfig, Served
-from dormouse_worker.front.engine.first_reading import FirstReading, Patience
 from dormouse_worker.front.engine.grants import Grants
 from dormouse_worker.front.testing import engine_settings, front_settings, write_model
 from dormouse_worker.front.worker import Worker

@@ -7,7 +7,7 @@ import pytest
 from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.front.app import Seams
-from dormouse_worker.front.engine.standalone import invitation
+from dormouse_worker.front.conduct.standalone import invitation
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script
 

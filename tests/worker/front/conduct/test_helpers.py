@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dormouse_worker.common.ipc import State
-from dormouse_worker.front.engine.helpers import Helpers
+from dormouse_worker.front.conduct.helpers import Helpers
 
 LEVELS = [State.READY, State.ASLEEP, State.READY, State.STANDBY, State.STARTING, State.READY]
 

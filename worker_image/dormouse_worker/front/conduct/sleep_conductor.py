@@ -23,9 +23,9 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.commands import LIGHTEST, TAGS, AbortAll, PrepareWakeUp, Sleep, WakeUp
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import RISING
+from dormouse_worker.front.conduct.refusals import precondition, require
+from dormouse_worker.front.conduct.standby import Standby
 from dormouse_worker.front.engine.command_queue import CommandQueue
-from dormouse_worker.front.engine.refusals import precondition, require
-from dormouse_worker.front.engine.standby import Standby
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ import asyncio
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_worker.common.ipc import CommandRequest, State
 from dormouse_worker.front.app import Seams
-from dormouse_worker.front.engine.supervisor import WATCH_PERIOD_S
+from dormouse_worker.front.conduct.supervisor import WATCH_PERIOD_S
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script
-from tests.worker.front.engine.standby_kit import READY, STANDBY, Code, stand_by, wake
+from tests.worker.front.conduct.standby_kit import READY, STANDBY, Code, stand_by, wake
 
 
 async def test_running_requests_end_first(house):

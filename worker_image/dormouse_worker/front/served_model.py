@@ -30,10 +30,11 @@ from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.making import FileMaker
 from dormouse_worker.front.images.senses import Senses, Spec, read_senses
 from dormouse_worker.front.images.sight import TEXT_ALONE, PartTokens
-from dormouse_worker.front.requests import validation
+from dormouse_worker.front.refusing import refuse, refuse_images
 from dormouse_worker.front.speech.desk import SpeechDesk
 from dormouse_worker.front.text.chat import TemplateRefused, check_templates, read_template_sources
 from dormouse_worker.front.text.chat_arguments import chat_arguments
+from dormouse_worker.front.text.chat_checks import check_chat
 from dormouse_worker.front.text.deferred_tokenizer import Codec, LateCodec, load_codec
 from dormouse_worker.front.text.grammars import Grammars
 from dormouse_worker.front.text.model_card import ModelCard, read_model_card
@@ -67,7 +68,7 @@ class Model:
     async def look(self, chat: pb.Chat, held: HeldImages, *, caller: str, salt: str) -> None:
         """Have what is no text processed, and hold it. Raises CallError INVALID_ARGUMENT, RESOURCE_EXHAUSTED."""
         if self.senses is None:
-            validation.refuse_images(chat, "this model sees no images and hears nothing")
+            refuse_images(chat, "this model sees no images and hears nothing")
         else:
             await self.senses.look(chat, held, caller=caller, salt=salt)
 
@@ -99,7 +100,7 @@ class Model:
         """Refuse stop strings where tokens are no text: they would never match. Raises CallError INVALID_ARGUMENT."""
         if stops and (why := self.codec.why_textless):
             limit = f"none where tokens have no text (stop_token_ids end a sequence, too); {why}"
-            validation.refuse("sampling_params.stop", f"{len(stops)} strings", limit)
+            refuse("sampling_params.stop", f"{len(stops)} strings", limit)
 
     async def bad_words_token_ids(self, words: Sequence[str], caller: str) -> tuple[tuple[int, ...], ...]:
         """Return the token sequences that must not be sampled; what the model cannot say anyway is left out."""
@@ -119,7 +120,7 @@ class Model:
         """Return ids, and for a chat the rendered text. Raises CallError INVALID_ARGUMENT."""
         chosen = request.add_special_tokens if request.HasField("add_special_tokens") else None
         if request.WhichOneof("input") == "chat":
-            validation.check_chat(request.chat)
+            check_chat(request.chat)
             return await self._tokenize_chat(request, caller)
         encode = partial(self.codec.encode, request.text, add_special_tokens=True if chosen is None else chosen)
         return pb.TokenizeResponse(token_ids=await self.work.run(encode, caller=caller, num_bytes=len(request.text)))
@@ -227,7 +228,7 @@ class Model:
         try:
             return await self.templates.render(chat_arguments(chat), caller, then)
         except TemplateRefused as error:
-            validation.refuse("prompt.chat", "not renderable", str(error))
+            refuse("prompt.chat", "not renderable", str(error))
 
     async def _render(
         self, chat: pb.Chat, caller: str, encode: Callable[[str], list[int]], held: HeldImages | None = None
@@ -249,7 +250,7 @@ class Model:
         is_worth_it = max_model_len and len(text) > LONG_BYTES  # less is tokenized sooner than the bound is known
         if is_worth_it and (bound := self.codec.bound) and (least := bound.min_tokens(text)) >= max_model_len:
             limit = f"below the model length {max_model_len}; no token has more than {bound.bytes_per_token} bytes"
-            validation.refuse(field, f"at least {least} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
+            refuse(field, f"at least {least} tokens", limit, reason=CONTEXT_LENGTH_EXCEEDED)
 
 
 def load_model(

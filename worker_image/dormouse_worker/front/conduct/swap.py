@@ -24,13 +24,13 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.commands import TAGS, Sleep, WakeUp
 from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import State
+from dormouse_worker.front.conduct.refusals import precondition, require
+from dormouse_worker.front.conduct.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.command_queue import CommandQueue
 from dormouse_worker.front.engine.config import EngineConfig, ReadEdition, settings_of
 from dormouse_worker.front.engine.newcomer import NewcomerEngine, Retired
-from dormouse_worker.front.engine.refusals import precondition, require
-from dormouse_worker.front.engine.sides import SpawnFor
-from dormouse_worker.front.engine.sleep_conductor import SleepConductor
 from dormouse_worker.front.engine.status_board import Failure
+from dormouse_worker.front.sides import SpawnFor
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -22,14 +22,14 @@ from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S
 from dormouse_worker.common.task_messages import AddWindow, WindowOutput, WindowParams
 from dormouse_worker.files.speech_files import SpeechSpec
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests.caller import Caller, TimeLimit, in_time
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import Times
-from dormouse_worker.front.requests.validation import refuse
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.speech.checks import ENGLISH, check_transcribe
 from dormouse_worker.front.speech.desk import Sound, SoundRefused, SpeechDesk
 from dormouse_worker.front.speech.segments import Segment, Span, cut
-from dormouse_worker.front.text.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -13,7 +13,7 @@ from dormouse_worker.common.commands import CheckHealth, Sleep, WakeUp
 from dormouse_worker.common.exit_codes import EXIT_GPU_UNHEALTHY
 from dormouse_worker.common.ipc import CommandRequest, Heartbeat, State
 from dormouse_worker.front.app import Seams
-from dormouse_worker.front.engine.supervisor import WATCH_PERIOD_S
+from dormouse_worker.front.conduct.supervisor import WATCH_PERIOD_S
 from dormouse_worker.front.testing import VirtualTime
 from dormouse_worker.testing.fake_engine import Script
 

@@ -9,7 +9,7 @@ import pytest
 from dormouse_api.status import retry_after_s
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.common.ipc import State
-from tests.worker.front.engine.standby_kit import READY, STANDBY, Code, stand_by, wake
+from tests.worker.front.conduct.standby_kit import READY, STANDBY, Code, stand_by, wake
 
 
 async def take_into(house, state):

@@ -16,11 +16,12 @@ from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.common.kv_source import KvSource
+from dormouse_worker.front.calls.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.engine.adapter_board import RETRY_PENDING_S, ChosenModel
 from dormouse_worker.front.images.held import HeldImages
 from dormouse_worker.front.images.sight import check_rows
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.adapter_choice import choose_adapter, until_adapter_was_tried
 from dormouse_worker.front.requests.answer_parts import read_parsing
 from dormouse_worker.front.requests.binding import bind
 from dormouse_worker.front.requests.caller import Caller, TimeLimit
@@ -32,8 +33,8 @@ from dormouse_worker.front.requests.sampling import Prepared, choices, resumed_c
 from dormouse_worker.front.requests.streams import OutputStream, Times
 from dormouse_worker.front.requests.two_sides import Opening, open_sequence
 from dormouse_worker.front.requests.wake_event import WakeEvent
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.text.assembly import Resumed, TextAssembly, TextRules
-from dormouse_worker.front.text.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -252,7 +253,7 @@ async def _resume(model: Model, request: pb.GenerateRequest, sampling: Sampling,
             lambda: assembly.resume(resume.output_token_ids, ends, emitted_utf8_bytes=resume.emitted_utf8_bytes)
         )
     except ValueError as error:
-        validation.refuse("resume.emitted_utf8_bytes", str(resume.emitted_utf8_bytes), str(error))
+        refuse("resume.emitted_utf8_bytes", str(resume.emitted_utf8_bytes), str(error))
     if resumed.finish_reason is None and len(resume.output_token_ids) == sampling.max_tokens:
         # the first worker died between the last token and the message that ends a full piece
         text = resumed.text + assembly.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.engine.adapter_board import ChosenModel
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.worker import Worker
 
 

@@ -10,9 +10,10 @@ from dormouse_api.limits import FLOAT_BYTES, MAX_MESSAGE_BYTES, MAX_SCORE_DOCUME
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
+from dormouse_worker.front.calls.pooling_calls import Texts, admitted, compute
+from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests import validation
 from dormouse_worker.front.requests.caller import Caller
-from dormouse_worker.front.requests.pooling_calls import Texts, admitted, compute
 from dormouse_worker.front.requests.pooling_inputs import (
     check_common,
     check_fits,
@@ -22,8 +23,7 @@ from dormouse_worker.front.requests.pooling_inputs import (
     texts_of,
     turns,
 )
-from dormouse_worker.front.requests.validation import refuse
-from dormouse_worker.front.text.served_model import Model
+from dormouse_worker.front.served_model import Model
 from dormouse_worker.front.text.truncation import Pair
 from dormouse_worker.front.worker import Worker
 

@@ -17,8 +17,8 @@ from dormouse_api.status import CallError
 from dormouse_worker.common.errors import ModelUnreadable, WorkerError
 from dormouse_worker.common.ipc import State
 from dormouse_worker.common.lifecycle import RETRY_AFTER_S, STEPPING
+from dormouse_worker.front.conduct.refusals import precondition
 from dormouse_worker.front.engine.command_queue import CommandQueue
-from dormouse_worker.front.engine.refusals import precondition
 from dormouse_worker.front.worker import Worker
 
 logger = logging.getLogger(__name__)

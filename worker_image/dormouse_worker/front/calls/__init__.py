@@ -1,0 +1,1 @@
+"""One call of each kind, from its request to its last answer."""
