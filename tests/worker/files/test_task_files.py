@@ -98,3 +98,9 @@ def test_modules_that_are_not_known_are_refused_by_name(tmp_path, kinds, files, 
     write(tmp_path, *kinds, **files)
     with pytest.raises(ModelInvalid, match=why):
         read_pooling(tmp_path, {})
+
+
+@pytest.mark.parametrize("said", ["x", 5, {"x": 64}, [[]], [True], [0], ["64"]], ids=str)
+def test_lengths_of_vectors_that_are_none_are_refused_by_name(tmp_path, said):
+    with pytest.raises(ModelInvalid, match=r"config\.json: matryoshka_dimensions is .*; a list of whole numbers"):
+        read_pooling(tmp_path, {"matryoshka_dimensions": said})

@@ -57,13 +57,21 @@ def read_pooling(path: Path, config: Mapping[str, Any]) -> Pooling:
     Without sentence-transformers' files a decoder's last token counts, and the mean over an encoder's.
     """
     modules = read_json(path / MODULES_FILE)
-    dimensions = tuple(sorted(map(int, config.get("matryoshka_dimensions") or ())))
+    dimensions = _dimensions(path, config)
     if modules is None:
         decodes = any(name.endswith(_GENERATES) for name in config.get("architectures") or ())
         return Pooling((LAST,) if decodes else (MEAN,), dimensions=dimensions)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelInvalid(f"{path / MODULES_FILE}: a list of modules is needed; copy the model again")
     return _of_modules(path, [(_kind(path, module), str(module.get("path", ""))) for module in modules], dimensions)
+
+
+def _dimensions(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    said = config.get("matryoshka_dimensions") or []
+    if not isinstance(said, list) or not all(type(size) is int and size > 0 for size in said):
+        told = f"matryoshka_dimensions is {str(said)[:80]}"
+        raise ModelInvalid(f"{path / 'config.json'}: {told}; a list of whole numbers of at least 1 is needed")
+    return tuple(sorted(said))
 
 
 def _by_files(path: Path, config: Mapping[str, Any]) -> str:
