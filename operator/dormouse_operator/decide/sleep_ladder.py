@@ -27,7 +27,6 @@ from dormouse_operator.model.ladder import IDLE, LOAD, NEIGHBOUR, PRESSURE, PREW
 
 _FOLLOW = timedelta(seconds=5)  # how often the load is looked at while it may ask for more replicas
 _LEAVE = timedelta(seconds=1)  # how often one looks whether it can leave, while a neighbour waits
-_SECOND = timedelta(seconds=1)  # what times in the status are exact to
 _CLOCKS_DIFFER = timedelta(seconds=60)  # an intent from further ahead tells nothing of when it was written
 
 
@@ -79,12 +78,9 @@ def reason_to_wake(evidence: Evidence, ladder: Ladder) -> str:
 
 
 def _was_wanted(evidence: Evidence, ladder: Ladder) -> bool:
-    """Return whether a request waits, or has waited since the rung began, also where one gateway is not heard of.
-
-    The status tells only in which second the rung began: one that waited until then may be why it was awake before.
-    """
+    """Return whether a request waits, or has waited since the rung began, also where one gateway is not heard of."""
     ago_s = evidence.wanted_ago_s
-    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) >= ladder.since + _SECOND)
+    return ago_s is not None and (ago_s == 0.0 or evidence.now - timedelta(seconds=ago_s) > ladder.since)
 
 
 def _woken(evidence: Evidence, ladder: Ladder, reason: str) -> Ladder:
