@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Requests to submit, all at once unless there is a rate."""
+    """Requests to submit, all at once unless there is a rate, or a first one leads."""
 
     requests: tuple[Request, ...]
     port: int = 0  # of the worker or gateway, for a client
@@ -30,6 +30,12 @@ class Job(msgspec.Struct, frozen=True):
     rate_per_s: float = 0.0  # evenly, however long the answers take, for a client; 0 = all at once
     stream_interval: int = 1  # tokens in a message, for a client
     batch_size: int = 16  # for a peer that works in static batches
+    led: bool = False  # all but the first wait for its first token; ours and OpenVINO GenAI know this
+
+    @property
+    def waves(self) -> tuple[tuple[Request, ...], ...]:
+        """Return the requests that come together: each wave once all before it have begun to answer."""
+        return (self.requests[:1], self.requests[1:]) if self.led else (self.requests,)
 
 
 class Helper:

@@ -1,8 +1,9 @@
-"""A decoder of Llama's or Qwen2's kind in OpenVINO's operations, as its exporters write it, with weights of few bits.
+"""A decoder of Llama's or Qwen2's kind in OpenVINO's operations, as its exporters write it, in bfloat16 or fewer bits.
 
 int8: asymmetric, a scale and a zero for each output. int4: symmetric, a scale for 64 inputs, the head in int8. These
 are NNCF's INT8_ASYM and INT4_SYM; OpenVINO's plug-in for processors knows the pattern and keeps the weights small.
-Keys and values are states; the plug-in joins them with attention.
+none: the checkpoint's bfloat16. Keys and values are states; the plug-in joins them with attention, and OpenVINO GenAI
+puts a paged cache in their place.
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ POSITIONS = 4096
 
 
 class Decoder:
-    """Builds the graph: rows of embeddings [B, L, H] and their positions [B, L] → logits [B, V] of the last ones."""
+    """Builds the graph: ids and their positions [B, L] → logits [B, V] of the last ones; for GenAI [B, L, V] of all."""
 
-    def __init__(self, tensors: PlainTensors, config: Mapping[str, Any], method: str) -> None:
-        self._tensors, self._config, self._method = tensors, config, method
+    def __init__(self, tensors: PlainTensors, config: Mapping[str, Any], method: str, *, genai: bool = False) -> None:
+        self._tensors, self._config, self._method, self._genai = tensors, config, method, genai
         self._heads, self._kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self._size = config["hidden_size"] // self._heads
         self._sinks: list[Any] = []
 
     def build(self) -> Any:
         """Return the model."""
-        hidden = ops.parameter([-1, -1, self._config["hidden_size"]], openvino.Type.f32, name="embedded")
-        positions = ops.parameter([-1, -1], openvino.Type.i64, name="positions")
-        beams = ops.parameter([-1], openvino.Type.i32, name="beams")
-        parameters = [hidden, positions, beams]
+        ids, positions = _input("input_ids", [-1, -1]), _input("position_ids", [-1, -1])
+        beams = _input("beam_idx", [-1], openvino.Type.i32)
+        embeddings = _as_stored(self._tensors.halves("model.embed_tokens.weight"))
+        hidden = ops.convert(ops.gather(embeddings, ids, 0), "f32")
         halves = rotations(self._config, self._size, POSITIONS)
         tables = [np.concatenate((half, half), 1) for half in halves]  # both halves of a head turn alike
         turned = [ops.unsqueeze(ops.gather(ops.constant(table), positions, 0), 1) for table in tables]
         for layer in range(self._config["num_hidden_layers"]):
             hidden = self._layer(hidden, turned, beams, f"model.layers.{layer}.")
-        last = ops.gather(self._norm(hidden, "model.norm"), ops.constant(-1), 1)
-        head = "lm_head.weight" if "lm_head.weight" in self._tensors else "model.embed_tokens.weight"
-        logits = ops.matmul(last, _bytes(self._tensors[head]), transpose_a=False, transpose_b=True)
-        return openvino.Model([ops.result(logits)], self._sinks, parameters)
+        rows = self._norm(hidden, "model.norm")
+        rows = rows if self._genai else ops.gather(rows, ops.constant(-1), 1)  # GenAI chooses rows by itself
+        head = "lm_head" if "lm_head.weight" in self._tensors else "model.embed_tokens"
+        logits = ops.matmul(rows, self._weight(head, halves=False), transpose_a=False, transpose_b=True)
+        logits.output(0).get_tensor().set_names({"logits"})
+        return openvino.Model([ops.result(logits)], self._sinks, [ids, positions, beams])
 
     def _layer(self, hidden: Any, turned: list[Any], beams: Any, begins: str) -> Any:
         normed = self._norm(hidden, f"{begins}input_layernorm")
@@ -57,8 +60,9 @@ class Decoder:
             self._repeated(self._kept(rows, beams, f"{begins}{name}"))
             for name, rows in (("key", key), ("value", value))
         )
+        mask = ops.constant(np.float32(0)) if self._genai else None  # none, said in the way that GenAI looks for
         attended = ops.transpose(
-            ops.scaled_dot_product_attention(query, keys, values, causal=True), ops.constant([0, 2, 1, 3])
+            ops.scaled_dot_product_attention(query, keys, values, mask, causal=True), ops.constant([0, 2, 1, 3])
         )
         joined = ops.reshape(attended, ops.constant([0, 0, -1]), special_zero=True)
         hidden = ops.add(hidden, self._linear(joined, f"{begins}self_attn.o_proj"))
@@ -112,12 +116,30 @@ class Decoder:
         return ops.multiply(scaled, ops.constant(self._tensors[f"{name}.weight"]))
 
     def _linear(self, rows: Any, name: str) -> Any:
-        weight = self._tensors[f"{name}.weight"]
-        small = _bytes(weight) if self._method == "int8" else _halves(weight)
-        product = ops.matmul(rows, small, transpose_a=False, transpose_b=True)
+        product = ops.matmul(rows, self._weight(name), transpose_a=False, transpose_b=True)
         if f"{name}.bias" not in self._tensors:
             return product
         return ops.add(product, ops.constant(self._tensors[f"{name}.bias"]))
+
+    def _weight(self, name: str, *, halves: bool = True) -> Any:
+        """Return [outputs, inputs] as the method stores them; without `halves` never in 4 bits."""
+        if self._method == "none":
+            return ops.convert(_as_stored(self._tensors.halves(f"{name}.weight")), "f32")
+        weight = self._tensors[f"{name}.weight"]
+        return _halves(weight) if halves and self._method == "int4" else _bytes(weight)
+
+
+def _input(name: str, shape: list[int], kind: Any = openvino.Type.i64) -> Any:
+    made = ops.parameter(shape, kind, name=name)
+    made.output(0).get_tensor().set_names({name})
+    return made
+
+
+def _as_stored(halves: np.ndarray[Any, Any]) -> Any:
+    """Return bfloat16 as it lies in the file."""
+    tensor = openvino.Tensor(openvino.Type.bf16, openvino.Shape(halves.shape))
+    tensor.data.view(np.uint16)[:] = halves
+    return openvino.op.Constant(tensor, shared_memory=False)
 
 
 def _bytes(weight: Floats) -> Any:

@@ -1,6 +1,6 @@
 """OpenVINO in a process of its own: `PEER_PYTHON -m bench.openvino_peer MODEL_DIR METHOD THREADS`, see `helpers`.
 
-Requests of one length, in one batch from the first step to the last; embeddings are looked up outside of the graph.
+Requests of one length, in one batch from the first step to the last.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import openvino  # type: ignore[import-not-found]
 
 from bench.helpers import Job, answer_lines
 from bench.openvino_decoder import Decoder
-from bench.plain_tensors import PlainTensors, widened
+from bench.plain_tensors import PlainTensors
 from bench.replies import Reply
 
 # rounds rows to 8 bits; by default processors with bfloat16 multiply in it, a sixth slower with many rows
-FASTEST = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+ROUNDED = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+FASTEST = {"none": {"INFERENCE_PRECISION_HINT": "bf16"}, "int8": ROUNDED, "int4": ROUNDED}
 
 
 class Peer:
@@ -28,10 +29,9 @@ class Peer:
 
     def __init__(self, directory: str, method: str, threads: str) -> None:
         tensors, config = PlainTensors(Path(directory)), json.loads(Path(directory, "config.json").read_text("utf-8"))
-        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **FASTEST}
+        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **FASTEST[method]}
         model = Decoder(tensors, config, method).build()
         self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-        self._embeddings = tensors.halves("model.embed_tokens.weight")
 
     def run(self, job: Job) -> list[Reply]:
         """Return the replies of requests of one length."""
@@ -45,7 +45,7 @@ class Peer:
         beams = np.arange(len(ids), dtype=np.int32)
         while len(made) < steps:
             positions = np.broadcast_to(np.arange(length, length + ids.shape[1]), ids.shape)
-            asked = {"embedded": widened(self._embeddings[ids]), "positions": positions, "beams": beams}
+            asked = {"input_ids": ids, "position_ids": positions, "beam_idx": beams}
             logits = self._request.infer(asked, share_outputs=True)[0]
             length += ids.shape[1]
             ids = logits.argmax(-1)[:, None]

@@ -115,10 +115,13 @@ class Engine:
         desk = self._desk
         traces: dict[str, Trace] = {}
         desk.traces, desk.num_open = traces, len(job.requests)
-        for request in job.requests:
-            request_id = f"{self._num_jobs}-{request.id}"
-            traces[request_id] = Trace(request, time.monotonic())
-            desk.post(make_add(request_id, request.prompt, max_tokens=request.max_tokens))
+        for wave in job.waves:
+            for request in wave:
+                request_id = f"{self._num_jobs}-{request.id}"
+                traces[request_id] = Trace(request, time.monotonic())
+                desk.post(make_add(request_id, request.prompt, max_tokens=request.max_tokens))
+            while not all(trace.has_begun for trace in traces.values()):
+                self._loop.turn()
         while desk.num_open:
             self._loop.turn()
         return [trace.reply() for trace in traces.values()]

@@ -96,12 +96,14 @@ def requests_of(workload: str, name: str, rep: int, options: Options) -> tuple[R
     return tuple(Request(one.id, one.prompt, W4_OUT) for one in requests)
 
 
-def laps_of(sides: Mapping[str, Helper], rounds: Sequence[tuple[Request, ...]], console: Console) -> Laps:
+def laps_of(
+    sides: Mapping[str, Helper], rounds: Sequence[tuple[Request, ...]], console: Console, *, led: bool = False
+) -> Laps:
     """Return what all sides answer, in turns; the first round warms up."""
     laps: dict[str, list[list[Reply]]] = {name: [] for name in sides}
     for rep, requests in enumerate(rounds):
         for name, side in sides.items():
-            replies = side.run(Job(requests))
+            replies = side.run(Job(requests, led=led))
             told = f"{ttft_ms(replies):.0f} ms, {tpot_ms(replies):.2f} ms per token, {tokens_per_s(replies):.0f} tok/s"
             console.print(f"  {NAMES.get(name, name)} {rep or 'warm-up'}: {told}", highlight=False)
             if rep:

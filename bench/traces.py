@@ -22,6 +22,11 @@ class Trace:
     def __repr__(self) -> str:
         return f"Trace({self._request.id}, {len(self._tokens)} of {self._request.max_tokens} tokens)"
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether a token came."""
+        return bool(self._tokens)
+
     def add(self, tokens: Sequence[int], now_s: float, cached_tokens: int = 0) -> None:
         """Take one message: its tokens, and how many of the prompt's were found in the cache if it tells."""
         self._tokens += tokens
