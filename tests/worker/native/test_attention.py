@@ -158,12 +158,15 @@ def test_tokens_of_an_image_see_each_other(kernels, name, num_threads):
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
-def test_a_context_shared_out_over_threads_has_the_same_bits(kernels, name):
-    backend, world = _written(kernels, replace(ONE_BY_ONE[name], spans=((1530, 1540),)))  # over a segment's end
+@pytest.mark.parametrize(("end", "num_threads"), [(1540, 8), (4100, 2)])  # heads of 8 bits go together in the second
+def test_a_context_shared_out_over_threads_has_the_same_bits(kernels, name, end, num_threads):
+    """Also over a segment's end."""
+    first = (end - 1) // 512 * 512 - 2
+    backend, world = _written(kernels, replace(ONE_BY_ONE[name], spans=((first, first + 4),)))
     kernels.set_num_threads(1)
-    alone = _attend_from(backend, world, 0, 10)
-    kernels.set_num_threads(8)
-    assert torch.equal(_attend_from(backend, world, 0, 10), alone)
+    alone = _attend_from(backend, world, 0, 4)
+    kernels.set_num_threads(num_threads)
+    assert torch.equal(_attend_from(backend, world, 0, 4), alone)
 
 
 def test_queries_may_lie_in_any_order(kernels):

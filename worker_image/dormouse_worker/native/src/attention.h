@@ -30,9 +30,10 @@ struct Cut {
   int64_t num_parts() const { return begin[batch.num_seqs]; }
   int64_t count() const { return num_parts() * each; }
 
-  // How many units of a part go together, where there is enough to do for all threads even so.
-  int64_t team(int64_t num_threads) const {
-    bool is_wanted = head_parts == 1 && num_parts() * parts(each, TEAM) >= 4 * num_threads;
+  // How many units of a part go together, where there is enough to do for all threads even so; each has so many segments
+  // that are shared out.
+  int64_t team(int64_t num_threads, int64_t segments) const {
+    bool is_wanted = head_parts == 1 && num_parts() * parts(each, TEAM) * segments >= 4 * num_threads;
     return is_wanted ? at_most(each, TEAM) : 1;
   }
 
@@ -75,32 +76,32 @@ void attend_to(const DmPool &pool, const DmAttention &layer, const DmBatch &batc
   Cut cut(layer, batch);
   int64_t size = at_most(UNIT_ROWS, cut.heads * batch.num_tokens) * (layer.value_size + 2);
   int64_t segments = cut.segments(pool.num_threads, size * sizeof(float));
-  if (segments == 1) {
-    int64_t most = cut.team(pool.num_threads), teams = parts(cut.each, most);
-    return parallel(pool, cut.num_parts() * teams, [&](int64_t i) {
-      Unit<Q, T> units[TEAM] = {{layer, batch, group}, {layer, batch, group}, {layer, batch, group}, {layer, batch, group}};
-      int64_t first = i % teams * most, count = at_most(most, cut.each - first);
-      for (int64_t u = 0; u < count; u++) {
-        cut.point(i / teams * cut.each + first + u, units[u]);
-        units[u].template take<From>(query);
-      }
-      if (units[0].rows() <= TEAM_ROWS)
-        attend_together(units, count);
-      else
-        for (int64_t u = 0; u < count; u++) attend_together(units + u, 1);
-      for (int64_t u = 0; u < count; u++) units[u].give(out);
-    });
-  }
-  float *partial = (float *)malloc(cut.count() * segments * size * sizeof(float));
-  parallel(pool, cut.count() * segments, [&](int64_t i) {
-    Unit<Q, T> unit(layer, batch, group);
-    cut.point(i / segments, unit);
-    int64_t number = unit.first_segment() + i % segments;
-    if (number > unit.last_segment()) return;
-    unit.template take<From>(query);
-    attend_segment(&unit, 1, number);
-    unit.save(unit.part_of(number), partial + i * size);
+  bool shares_lines = segments == 1 || Reading<Q, T>::is_rounded;  // decision 16
+  int64_t most = shares_lines ? cut.team(pool.num_threads, segments) : 1, teams = parts(cut.each, most);
+  float *partial = segments > 1 ? (float *)malloc(cut.count() * segments * size * sizeof(float)) : nullptr;
+  parallel(pool, cut.num_parts() * teams * segments, [&](int64_t i) {
+    Unit<Q, T> units[TEAM] = {{layer, batch, group}, {layer, batch, group}, {layer, batch, group}, {layer, batch, group}};
+    int64_t team = i / segments, unit = team / teams * cut.each + team % teams * most;
+    int64_t count = at_most(most, (team / teams + 1) * cut.each - unit);
+    for (int64_t u = 0; u < count; u++) {
+      cut.point(unit + u, units[u]);
+      units[u].template take<From>(query);
+    }
+    int64_t together = units[0].rows() <= TEAM_ROWS ? count : 1, number = units[0].first_segment() + i % segments;
+    for (int64_t u = 0; u < count; u += together) {
+      if (segments == 1)
+        attend_together(units + u, together);
+      else if (number <= units[u].last_segment())
+        attend_segment(units + u, together, number);
+    }
+    for (int64_t u = 0; u < count; u++) {
+      if (segments == 1)
+        units[u].give(out);
+      else if (number <= units[u].last_segment())
+        units[u].save(units[u].part_of(number), partial + ((unit + u) * segments + i % segments) * size);
+    }
   });
+  if (segments == 1) return;
   parallel(pool, cut.count(), [&](int64_t i) {
     Unit<Q, T> unit(layer, batch, group);
     cut.point(i, unit);
