@@ -28,6 +28,31 @@ struct GatedGroups {
   }
 };
 
+// What the gates in the first half of each row [GROUP] let through of the other half: out [rows][width], so far apart.
+// Where a vector holds a whole row, two rows go together, and behind the last one is room.
+template <class A>
+INLINE void let_through(const float *in, int64_t rows, int64_t width, A *out, int64_t apart) {
+  constexpr int each = GROUP / 2, together = LANES > each ? LANES / each : 1;
+  for (int64_t r = 0; r < rows; r += together, in += together * GROUP, out += together * apart) {
+    A both[together * each];
+    for (int j = 0; j < each; j += LANES) {
+#if LANES == 16
+      floats a = load(in), b = load(in + GROUP);
+      floats gate = __builtin_shuffle(a, b, ints{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23});
+      floats other = __builtin_shuffle(a, b, ints{8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31});
+#else
+      floats gate = load(in + j), other = load(in + each + j);
+#endif
+      store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
+    }
+    for (int64_t i = 0; i < at_most(together, rows - r); i++)
+      if (width == each)  // a copy of a size that is known is one instruction
+        memcpy(out + i * apart, both + i * each, each * sizeof(A));
+      else
+        memcpy(out + i * apart, both + i * each, width * sizeof(A));
+  }
+}
+
 // out [rows][num_outputs] = rows times weights, what adapters add, and the bias; `Adds` adds to what is there.
 // N = an item of the weights, which stand for some of type W.
 template <bool ADDS, class A, class W, class N = W>
@@ -66,25 +91,15 @@ void gated_linear(const DmPool &pool, const A *in, const DmLinear &map, A *out, 
   const W *bias = (const W *)map.bias;
   multiply<A, N>(pool, in, rows, columns, gated, packed, [&](int64_t g, int64_t first, int64_t count, float *from) {
     int64_t column = g * each, width = at_most(each, half - column);
-    alignas(64) float shift[GROUP + LANES] = {};  // vectors may be wider than `each`
+    alignas(64) float shift[GROUP] = {};
     for (int64_t j = 0; bias && j < width; j++) {
       shift[j] = value(bias[column + j]);
       shift[each + j] = value(bias[half + column + j]);
     }
     deltas.add(first, count, column, width, from);
     deltas.add(first, count, half + column, width, from + each);
-    A *to = out + first * half + column;
-    for (int64_t r = 0; r < count; r++, from += GROUP, to += half) {
-      A both[GROUP];
-      for (int j = 0; j < each; j += LANES) {
-        floats gate = load(from + j) + load(shift + j), other = load(from + each + j) + load(shift + each + j);
-        store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
-      }
-      if (width == each)  // a copy of a size that is known is one instruction
-        memcpy(to, both, each * sizeof(A));
-      else
-        memcpy(to, both, width * sizeof(A));
-    }
+    for (int64_t i = 0; bias && i < count * GROUP; i += LANES) store(from + i, load(from + i) + load(shift + i % GROUP));
+    let_through(from, count, width, out + first * half + column, half);
   });
 }
 

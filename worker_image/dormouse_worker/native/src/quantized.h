@@ -170,8 +170,11 @@ void linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map, float
       alignas(64) float results[TOGETHER * GROUP], *result = results;
       for (int64_t i = 0; i < some; i++, from += GROUP) factors.apply(in, first + r + i, from, results + i * GROUP);
       deltas.add(first + r, some, column, width, results);
-      for (int64_t i = 0; i < some; i++, result += GROUP, to += num_outputs)
-        for (int64_t j = 0; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
+      for (int64_t i = 0; i < some; i++, result += GROUP, to += num_outputs) {
+        int64_t j = 0;
+        for (; j + LANES <= width; j += LANES) store(to + j, ADDS ? load(to + j) + load(result + j) : load(result + j));
+        for (; j < width; j++) to[j] = ADDS ? to[j] + result[j] : result[j];
+      }
     }
   };
   multiply<int8_t, N>(pool, in.rows, rows, in.columns, plain, nullptr, done);
@@ -197,18 +200,11 @@ void gated_linear_of(const DmPool &pool, const Numbers &in, const DmLinear &map,
     factors.take<W>(map, half + column, width, each);
     for (int64_t r = 0; r < count; r += TOGETHER) {
       int64_t some = at_most(TOGETHER, count - r);
-      alignas(64) float results[TOGETHER * GROUP + LANES] = {}, *result = results;  // vectors may be wider than `each`
+      alignas(64) float results[TOGETHER * GROUP];
       for (int64_t i = 0; i < some; i++, from += GROUP) factors.apply(in, first + r + i, from, results + i * GROUP);
       deltas.add(first + r, some, column, width, results);
       deltas.add(first + r, some, half + column, width, results + each);
-      for (int64_t i = 0; i < some; i++, result += GROUP) {
-        A both[GROUP];
-        for (int j = 0; j < each; j += LANES) {
-          floats gate = load(result + j), other = load(result + each + j);
-          store(both + j, gate / (all(1.0f) + exponential(-gate)) * other);
-        }
-        memcpy(out + (first + r + i) * half + column, both, width * sizeof(A));
-      }
+      let_through(results, some, width, out + (first + r) * half + column, half);
     }
   };
   multiply<int8_t, N>(pool, in.rows, rows, in.columns, gated, nullptr, done);
