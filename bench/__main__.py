@@ -39,7 +39,8 @@
 
 `python -m bench.NAME --help` tells how each measures.
 Our own engine of another commit is compared with by `python -m bench.before --checkout DIRECTORY`.
-The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json).
+The way from no pod to a token on the local Kubernetes is measured by `python -m bench.from_zero` (startup.json), that
+to a replica of KEDA's by `python -m bench.keda` (platform.json).
 The operator is measured by `python -m bench.fleet`, and with pools, all as root: switches by `python -m
 bench.pools_switch`, a hundred pools at once by `python -m bench.pools_placing`, kills in the middle of switches by
 `python -m bench.pools_faults`. `python -m bench.pools_replay` has the operator meet two hours of calls to a pool.

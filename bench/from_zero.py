@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from threading import Thread
 from typing import Any
 
 import grpc
@@ -24,6 +23,7 @@ from rich.console import Console
 
 from bench.options import Options, main
 from bench.results import AtMost, Row
+from bench.watching import watched
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as rpc
 from tools.bootstrap import ROOT
@@ -35,7 +35,7 @@ NAME = "moth"
 TIMEOUT_S = 120
 POLL_S = 0.5
 REST_S = 5.0  # after which a spare pod has imported all that its engine needs
-SEEN = (
+SHOWN = (
     "{.metadata.name},{.spec.nodeName},{.status.containerStatuses[0].state.running.startedAt},"
     '{.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
 )
@@ -61,34 +61,19 @@ _SPEC = RESOURCE["spec"]
 WITH_A_SPARE = {**RESOURCE, "spec": {**_SPEC, "lifecycle": {**_SPEC["lifecycle"], "spares": 1}}}
 
 
-class Watch:
-    """Notes when each thing was first seen of each pod."""
+@dataclass(slots=True)
+class Seen:
+    """When each thing was first seen of each pod."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        command = cluster.kubectl_command("get", "pods", "-n", namespace, "-w", "-o", f"jsonpath={SEEN}")
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=cluster.env)
-        self.pods: dict[str, list[float]] = {}
-        self._thread = Thread(target=self._read, daemon=True)
-        self._thread.start()
+    pods: dict[str, list[float]] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return f"Watch({len(self.pods)} pods)"
-
-    def close(self) -> None:
-        """End it."""
-        self._process.terminate()
-        self._process.wait()
-        self._thread.join()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                name, node, started, ready = line.strip().split(",")
-                times_s = self.pods.setdefault(name, [time.monotonic()])
-                for number, there in enumerate((node, started, ready == "True"), start=1):
-                    if there and len(times_s) == number:
-                        times_s.append(time.monotonic())
+    def note(self, line: str) -> None:
+        """Take a line of the watch."""
+        name, node, started, ready = line.split(",")
+        times_s = self.pods.setdefault(name, [time.monotonic()])
+        for number, there in enumerate((node, started, ready == "True"), start=1):
+            if there and len(times_s) == number:
+                times_s.append(time.monotonic())
 
 
 def measure(options: Options, console: Console) -> list[Row]:
@@ -130,14 +115,12 @@ def _model_of_its_own() -> Iterator[tuple[Cluster, str, rpc.InferenceStub]]:
 def _start(cluster: Cluster, namespace: str, gateway: rpc.InferenceStub, console: Console) -> list[float]:
     """Wait until there is no pod, ask, and return the seconds of each step."""
     _wait_for_zero(cluster, namespace)
-    watch = Watch(cluster, namespace)
-    try:
+    seen = Seen()
+    with watched(cluster, "pods", "-n", namespace, shown=SHOWN, note=seen.note):
         begun_s = time.monotonic()
         _first_token(gateway)
         token_s = time.monotonic()
-    finally:
-        watch.close()
-    [pod] = [times_s for name, times_s in watch.pods.items() if name.startswith(NAME)]
+    [pod] = [times_s for name, times_s in seen.pods.items() if name.startswith(NAME)]
     seen_s = [begun_s, *(min(time_s, token_s) for time_s in pod), *[token_s] * (5 - len(pod))]
     steps = [after_s - before_s for before_s, after_s in pairwise(seen_s)]
     console.print(f"  {' '.join(f'{step:.3f}' for step in steps)} = {sum(steps):.2f} s", highlight=False)

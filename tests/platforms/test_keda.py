@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from localkube.extras import KEDA
 from tests.e2e.kit import Deployments, wait_until
 from tests.install.conftest import Installed, a_release
-from tests.platforms.demand import PER_REPLICA, brings_and_takes_a_replica
-from tests.platforms.guests import ensure_guest
+from tests.platforms.demand import brings_and_takes_a_replica
+from tests.platforms.keda import running_keda, scaled_object
 from tools.kubectl import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
-_IMAGES = {"keda": "ghcr.io/kedacore/keda", "keda-adapter": "ghcr.io/kedacore/keda-metrics-apiserver"}
-Manifest = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
 def keda(cluster: Cluster) -> Iterator[None]:
-    """KEDA, by the manifests of its own repository; removed when the module ends."""
-    kept, images = ensure_guest(KEDA)
-    manifests = cluster.kubectl("kustomize", str(kept / "minimal"))
-    for name, theirs in _IMAGES.items():
-        manifests, count = re.subn(rf"(image: ){theirs}:\S+", rf"\g<1>{images[name]}", manifests)
-        assert count == 1
-    manifests = manifests.replace("imagePullPolicy: Always", "imagePullPolicy: Never")
-    try:
-        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
-        for deployment in ("keda-operator", "keda-metrics-apiserver"):
-            cluster.wait(f"deployment/{deployment}", "condition=Available", "keda")
+    """KEDA; removed when the module ends."""
+    with running_keda(cluster):
         yield
-    finally:
-        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
 
 
 @pytest.fixture(scope="module")
@@ -45,33 +28,6 @@ def scaled(cluster: Cluster, keda: None, tiny_model: Path) -> Iterator[Installed
     """A release whose gateway KEDA may ask."""
     with a_release(cluster, tiny_model, {"gateway.scaler.enabled": "true"}) as mine:
         yield mine
-
-
-def scaled_object(installed: Installed, name: str) -> Manifest:
-    """Return what has KEDA scale a deployment, and not wait before it scales it back."""
-    release = installed.release
-    trigger = {
-        "scalerAddress": f"{release.gateway.removeprefix('service/')}.{release.namespace}.svc:9003",
-        "deployment": name,
-        "targetOutstandingPerReplica": str(PER_REPLICA),
-    }
-    at_once = {"scaleDown": {"stabilizationWindowSeconds": 0}}
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": name},
-        "spec": {
-            "scaleTargetRef": {
-                "apiVersion": "inference.dormouse.dev/v1alpha1",
-                "kind": "InferenceDeployment",
-                "name": name,
-            },
-            "minReplicaCount": 1,
-            "maxReplicaCount": 2,
-            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": at_once}},
-            "triggers": [{"type": "external-push", "metadata": trigger}],
-        },
-    }
 
 
 def test_requests_bring_a_second_replica_and_their_end_takes_it_away(scaled: Installed) -> None:
