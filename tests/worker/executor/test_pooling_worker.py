@@ -61,7 +61,7 @@ def start(executor):
 
 def vectors(executor):
     batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in TEXTS))
-    return executor.execute_pooling(batch).vectors
+    return executor.begin_pooling(batch).finish().vectors
 
 
 def test_no_block_is_reported_and_everything_else_is(model, make):
@@ -92,6 +92,18 @@ def test_numbers_of_a_classifier_are_the_same_bits_after_a_sleep(tmp_path, make,
     assert executor.prepare_wake_up(TAGS) == 0
     executor.wake_up(TAGS)
     assert vectors(executor) == before
+
+
+def test_a_pass_that_stops_for_others_has_the_bits_of_one_that_does_not(model, make):
+    executor = start(make(model))
+    before = vectors(executor)
+    batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in TEXTS))
+    left, stopped = executor.begin_pooling(batch), executor.begin_pooling(batch)
+    left.advance(0)
+    while not stopped.advance(0):
+        assert vectors(executor) == before
+    left.leave()
+    assert stopped.finish().vectors == before
 
 
 def test_weights_that_are_no_longer_the_same_are_found_by_their_vectors(model, make):

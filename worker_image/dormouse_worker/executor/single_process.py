@@ -18,7 +18,8 @@ from dormouse_worker.engine.batch import Batch, ModelOutput
 from dormouse_worker.engine.executor import SleepReport, WakeReport
 from dormouse_worker.engine.grammars import Preparation
 from dormouse_worker.engine.keeping import StoredCache
-from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.engine.pooling.batch import PoolingBatch
+from dormouse_worker.engine.pooling.executor import PassUnderWay
 from dormouse_worker.engine.speech.batch import SpeechBatch, SpeechOutput
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.environment import library_variables
@@ -108,10 +109,10 @@ class SingleProcessExecutor:
         runs_ahead: bool = self._built().execute_method("runs_ahead")
         return runs_ahead
 
-    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
+    def begin_pooling(self, batch: PoolingBatch) -> PassUnderWay:
         """See `PoolingExecutor`."""
-        output: PoolingOutput = self._built().execute_method("execute_pooling", batch)
-        return output
+        under_way: PassUnderWay = self._built().execute_method("begin_pooling", batch)
+        return under_way
 
     def execute_speech(self, batch: SpeechBatch) -> SpeechOutput:
         """See `SpeechExecutor`."""

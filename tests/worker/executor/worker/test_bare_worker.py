@@ -68,7 +68,7 @@ executor.init_device()
 executor.load_model()
 executor.initialize_cache(*executor.determine_num_available_blocks())
 for level in (1, 2):
-    executor.execute_pooling(PoolingBatch((PooledSequence([5, 6], PoolingParams()),)))
+    executor.begin_pooling(PoolingBatch((PooledSequence([5, 6], PoolingParams()),))).finish()
     executor.check_health()
     executor.sleep(level, TAGS)
     executor.wake_up(TAGS)

@@ -55,6 +55,23 @@ def test_a_vector_has_the_same_bits_alone_as_among_others(tmp_path, loaded, arch
         np.testing.assert_array_equal(vectors(model, texts[number : number + 1])[0], together[number])
 
 
+@pytest.mark.parametrize("architecture", PASSES)
+def test_a_pass_stops_several_times_in_a_layer_and_has_the_bits_of_each_text_alone(tmp_path, loaded, architecture):
+    """Sizes at which products and attention are cut into several steps, elsewhere than those of each text alone."""
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4, "max_position_embeddings": 700}
+    path = write_tiny_encoder(tmp_path, architecture, num_hidden_layers=2, **sizes)
+    runner = loaded(path, max_num_batched_tokens=1100).runner
+    texts = [[(7 * place + length) % 250 for place in range(length)] for length in (600, 100, 400)]
+    batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in texts))
+    stopped, num_steps = runner.begin(batch), 1
+    while not stopped.advance(0):
+        num_steps += 1
+    alone = [runner.execute(PoolingBatch((sequence,))).vectors[0] for sequence in batch.sequences]
+    assert stopped.finish().vectors == alone
+    assert num_steps > 2 * 12
+    assert_alike(np.frombuffer(alone[0], "<f4"), normalize(reference_hidden(path, texts[0]).mean(0), dim=0))
+
+
 def test_a_vector_is_cut_first_and_then_normalized(tmp_path, loaded):
     model = loaded(write_tiny_encoder(tmp_path, modules=("mean_tokens", "normalize")))
     whole, cut = vectors(model)[0], vectors(model, dimensions=8)[0]

@@ -1,7 +1,8 @@
 """How long passes may take while some calls are more urgent than others.
 
-A pass is not interrupted: who comes while one runs waits for its end. As long as calls of higher priority keep coming,
-passes of the others are short, and no pass mixes both. Otherwise passes are as large as they may be, which is fastest.
+A pass stops for one that is more urgent only where it can, and not every network can at all. As long as calls of higher
+priority keep coming, passes of the others are short, and no pass mixes both. Otherwise passes are as large as they may
+be, which is fastest.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dormouse_worker.engine.pooling.batch import PoolingBatch, PoolingOutput
+from dormouse_worker.engine.pooling.batch import PoolingBatch
+from dormouse_worker.engine.pooling.executor import PassUnderWay
 from dormouse_worker.executor.worker.on_gpu import OnGpu
 from dormouse_worker.executor.worker.pooling_worker import PoolingWorker
 from dormouse_worker.executor.worker.torch_worker import TorchWorker
@@ -63,13 +64,13 @@ class StandInPoolingWorker(TorchPoolingWorker):
         memory.expect_activations(max(0, report.weights_bytes + report.peak_activation_bytes - memory.used_bytes))
         return counts
 
-    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
+    def begin_pooling(self, batch: PoolingBatch) -> PassUnderWay:
         """See `PoolingWorker`. Raises OutOfMemoryError, as a pass on a GPU does."""
         try:
             self._memory().take_activations()
         except DeviceOutOfMemory as error:
             raise torch.OutOfMemoryError(f"activations: {error}") from error
-        return super().execute_pooling(batch)
+        return super().begin_pooling(batch)
 
     def _memory(self) -> LedgerDriver:
         assert self._stand_in is not None, "init_device comes first"

@@ -9,6 +9,7 @@ from dormouse_worker.common.host import Host
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
+from dormouse_worker.engine.pooling.executor import PassUnderWay
 from dormouse_worker.executor.worker.lone_worker import Loaded, LoneWorker
 from dormouse_worker.model.memory.without_cache import report_without_cache, require_room
 from dormouse_worker.model.pooling.golden import GoldenVectors, record_golden, verify_golden
@@ -19,8 +20,8 @@ from dormouse_worker.model.sleep import SleepCycle
 class Runner(Protocol):
     """Computes passes of one model."""
 
-    def execute(self, batch: PoolingBatch) -> PoolingOutput:
-        """Return the numbers of each sequence, in order."""
+    def begin(self, batch: PoolingBatch) -> PassUnderWay:
+        """Return a pass over the batch of which nothing is computed yet."""
 
 
 class Pooler(Loaded, Protocol):
@@ -68,10 +69,11 @@ class PoolingWorker(LoneWorker):
         """See `WorkerBase`. No block is needed; the largest pass is measured all the same."""
         model, limit = self.loaded(), self.meter.limit()
         largest = largest_batch(self.settings, model.max_model_len)
+        longest = PoolingBatch(largest.sequences[:1])
         measured = self.meter.measure(
             model.weights_bytes,
-            warm_up=lambda: self._run(PoolingBatch(largest.sequences[-1:])),
-            peak=lambda: self._run(largest),
+            warm_up=lambda: self._compute(PoolingBatch(largest.sequences[-1:])),
+            peak=lambda: self._run_above(longest, largest),
         )
         self._report = report_without_cache(
             self.settings, limit, measured, device=self.device.name, max_model_len=model.max_model_len
@@ -84,9 +86,9 @@ class PoolingWorker(LoneWorker):
         assert num_gpu_blocks == num_cpu_blocks == 0, "as was reported"
         self.open_with(SleepCycle([self.loaded().weights, NoCache()], self.device.memory.promised))
 
-    def execute_pooling(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute one batch; return a vector for each of its texts, in order."""
-        return self.loaded().runner.execute(batch)
+    def begin_pooling(self, batch: PoolingBatch) -> PassUnderWay:
+        """See `PoolingExecutor`."""
+        return self.loaded().runner.begin(batch)
 
     def loaded(self) -> Pooler:
         """See `LoneWorker`."""
@@ -102,17 +104,22 @@ class PoolingWorker(LoneWorker):
     def record(self) -> None:
         """See `LoneWorker`."""
         model = self.loaded()
-        self._golden = record_golden(
-            self.execute_pooling, vocab_size=model.vocab_size, max_model_len=model.max_model_len
-        )
+        self._golden = record_golden(self._compute, vocab_size=model.vocab_size, max_model_len=model.max_model_len)
 
     def repeat(self) -> None:
         """See `LoneWorker`."""
         assert self._golden is not None, "recorded before"
-        verify_golden(self.execute_pooling, self._golden)
+        verify_golden(self._compute, self._golden)
 
-    def _run(self, batch: PoolingBatch) -> None:
-        self.execute_pooling(batch)
+    def _compute(self, batch: PoolingBatch) -> PoolingOutput:
+        return self.begin_pooling(batch).finish()
+
+    def _run_above(self, longest: PoolingBatch, largest: PoolingBatch) -> None:
+        """Run a pass while another one has stopped."""
+        stopped = self.begin_pooling(largest)
+        stopped.advance(0)
+        self._compute(longest)
+        stopped.finish()
 
 
 def largest_batch(settings: EngineSettings, max_model_len: int) -> PoolingBatch:

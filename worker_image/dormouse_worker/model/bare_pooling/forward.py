@@ -5,7 +5,7 @@ Weights may be bfloat16: each becomes the float32 that it stands for when it is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from dormouse_worker.engine.pooling.batch import PooledSequence
@@ -39,7 +39,6 @@ class NativeEncoder:
         self._norms = KernelNorms(weights, kernels, config.layer_norm_eps)
         self._norm = self._norm_of(f"{config.root}embeddings.LayerNorm")
         self._layers = [self._layer_of(config.begins(layer)) for layer in range(config.num_hidden_layers)]
-        self._room = Room()
 
     def __repr__(self) -> str:
         return f"NativeEncoder({len(self._layers)} layers of {self._config.hidden_size}, {self._kernels.name})"
@@ -49,29 +48,33 @@ class NativeEncoder:
         """Return the numbers of a row."""
         return self._config.hidden_size
 
-    def hidden_states(self, texts: Sequence[PooledSequence]) -> Floats:
-        """Return float32 [T, hidden] of packed texts; valid until the next pass.
+    def hidden_states(self, texts: Sequence[PooledSequence], room: Room) -> Generator[None, None, Floats]:
+        """Yield between steps; return float32 [T, hidden] of packed texts, which lie in the room.
 
         Raises IndexError for a token that is not in the vocabulary, and a text that is longer than the positions.
         """
         packed = Packed(texts)
         embedded = self._embed(packed)
         count, hidden, inner = len(embedded), self._config.hidden_size, self._config.intermediate_size
-        one, two, three, four, wide = self._room.rows(count, (hidden, hidden, hidden, hidden, inner))
+        one, two, three, four, wide = room.rows(count, (hidden, hidden, hidden, hidden, inner))
         self._norms.apply(self._norm, embedded, None, one)
         attention = self._attention(two, three)
-        batch = packed.describe()
+        parts = packed.describe(hidden)
         for layer in self._layers:
-            self._maps.multiply(one, layer.key, two)
-            self._maps.multiply(one, layer.value, three)
-            self._maps.multiply(one, layer.query, four)
-            query = abi.Heads(address_of(four), hidden, self._config.head_size)
-            self._kernels.attend(attention, batch, batch.groups.contents, query, address_of(embedded))
-            self._maps.multiply(embedded, layer.attended, two)
+            yield from self._maps.steps(one, layer.key, two)
+            yield from self._maps.steps(one, layer.value, three)
+            yield from self._maps.steps(one, layer.query, four)
+            for part in parts:
+                query = abi.Heads(address_of(four[part.rows]), hidden, self._config.head_size)
+                groups = part.batch.groups.contents
+                self._kernels.attend(attention, part.batch, groups, query, address_of(embedded[part.rows]))
+                yield
+            yield from self._maps.steps(embedded, layer.attended, two)
             self._norms.apply(layer.attended_norm, two, one, one)
-            self._maps.multiply(one, layer.wide, wide)
+            yield from self._maps.steps(one, layer.wide, wide)
             self._kernels.gate(abi.GELU, address_of(wide), None, count=wide.size)
-            self._maps.multiply(wide, layer.narrow, two)
+            yield
+            yield from self._maps.steps(wide, layer.narrow, two)
             self._norms.apply(layer.norm, two, one, one)
         return one
 

@@ -8,14 +8,14 @@ As of an encoder, all is float32, weights may be bfloat16, and every number has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.model.bare_pooling.gated import Attending, GatedConfig
 from dormouse_worker.model.bare_pooling.maps import KernelMaps, KernelNorms
-from dormouse_worker.model.bare_pooling.packed import Packed, Room
+from dormouse_worker.model.bare_pooling.packed import Packed, Part, Room
 from dormouse_worker.model.rotary import frequencies
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.model.tensors import floats_of
@@ -51,7 +51,7 @@ class _Rows:
 class _Way:
     """How some layers attend in one pass."""
 
-    batch: abi.Batch
+    parts: Sequence[Part]
     attention: abi.Attention
     inv_freq: Floats
 
@@ -66,7 +66,6 @@ class GatedNetwork:
         self._order = [self._norm_of(name) for name in config.norms]
         self._layers = [self._layer_of(layer) for layer in range(len(config.layers))]
         self._frequencies = [frequencies(way.rope, config.head_size) for way in config.ways]
-        self._room = Room()
 
     def __repr__(self) -> str:
         return f"GatedNetwork({len(self._layers)} layers of {self._config.hidden_size}, {self._kernels.name})"
@@ -76,22 +75,22 @@ class GatedNetwork:
         """Return the numbers of a row."""
         return self._config.hidden_size
 
-    def hidden_states(self, texts: Sequence[PooledSequence]) -> Floats:
-        """Return float32 [T, hidden] of packed texts; valid until the next pass.
+    def hidden_states(self, texts: Sequence[PooledSequence], room: Room) -> Generator[None, None, Floats]:
+        """Yield between steps; return float32 [T, hidden] of packed texts, which may lie in the room.
 
         Raises IndexError for a token that is not in the vocabulary.
         """
         packed = Packed(texts)
         hidden = self._embed(packed)
-        rows = self._rows(len(hidden))
+        rows = self._rows(len(hidden), room)
         ways = [self._way(packed, rows, place) for place in range(len(self._frequencies))]
         taken = self._normed(hidden, self._order[0], rows)
         for layer, behind_attention, behind_block in zip(
             self._layers, self._order[1::2], self._order[2::2], strict=True
         ):
-            self._attend(layer, ways[layer.way], taken, packed, rows)
+            yield from self._attend(layer, ways[layer.way], taken, packed, rows)
             taken = self._add(hidden, behind_attention, rows)
-            self._compute_block(layer, taken, rows)
+            yield from self._compute_block(layer, taken, rows)
             taken = self._add(hidden, behind_block, rows)
         return taken
 
@@ -106,28 +105,31 @@ class GatedNetwork:
             self._norms.apply(self._words_norm, embedded, None, embedded)
         return embedded
 
-    def _attend(self, layer: _Layer, way: _Way, taken: Floats, packed: Packed, rows: _Rows) -> None:
+    def _attend(self, layer: _Layer, way: _Way, taken: Floats, packed: Packed, rows: _Rows) -> Iterator[None]:
         """Set `change` to what attention makes of rows."""
-        self._maps.multiply(taken, layer.maps["key"], rows.key)
-        self._maps.multiply(taken, layer.maps["value"], rows.value)
-        self._maps.multiply(taken, layer.maps["query"], rows.query)
+        yield from self._maps.steps(taken, layer.maps["key"], rows.key)
+        yield from self._maps.steps(taken, layer.maps["value"], rows.value)
+        yield from self._maps.steps(taken, layer.maps["query"], rows.query)
         for place, heads in enumerate((rows.query, rows.key)):
             if layer.head_norms is not None:
                 single = heads.reshape(-1, self._config.head_size)
                 self._norms.apply(layer.head_norms[place], single, None, single)
             self._rotate(heads, packed, way.inv_freq)
-        query = abi.Heads(address_of(rows.query), self._config.query_width, self._config.head_size)
-        groups = way.batch.groups.contents
-        self._kernels.attend(way.attention, way.batch, groups, query, address_of(rows.attended))
-        self._maps.multiply(rows.attended, layer.maps["attended"], rows.change)
+        for part in way.parts:
+            query = abi.Heads(address_of(rows.query[part.rows]), self._config.query_width, self._config.head_size)
+            groups = part.batch.groups.contents
+            self._kernels.attend(way.attention, part.batch, groups, query, address_of(rows.attended[part.rows]))
+            yield
+        yield from self._maps.steps(rows.attended, layer.maps["attended"], rows.change)
 
-    def _compute_block(self, layer: _Layer, taken: Floats, rows: _Rows) -> None:
+    def _compute_block(self, layer: _Layer, taken: Floats, rows: _Rows) -> Iterator[None]:
         """Set `change` to what the gated block makes of rows."""
-        self._maps.multiply(taken, layer.maps["gate"], rows.gate)
-        self._maps.multiply(taken, layer.maps["other"], rows.other)
+        yield from self._maps.steps(taken, layer.maps["gate"], rows.gate)
+        yield from self._maps.steps(taken, layer.maps["other"], rows.other)
         kind = _GATES[self._config.family.gate]
         self._kernels.gate(kind, address_of(rows.gate), address_of(rows.other), count=rows.gate.size)
-        self._maps.multiply(rows.gate, layer.maps["narrow"], rows.change)
+        yield
+        yield from self._maps.steps(rows.gate, layer.maps["narrow"], rows.change)
 
     def _add(self, hidden: Floats, norm: abi.LayerNorm | None, rows: _Rows) -> Floats:
         """Add to the rows what a block made; return what the next one takes."""
@@ -150,7 +152,7 @@ class GatedNetwork:
         sizes = {"num_rows": count, "num_heads": heads.shape[1] // size, "size": size}
         self._kernels.rotate(address_of(heads), address_of(packed.positions), address_of(inv_freq), **sizes)
 
-    def _rows(self, count: int) -> _Rows:
+    def _rows(self, count: int, room: Room) -> _Rows:
         config = self._config
         hidden, inner, keys, queries = (
             config.hidden_size,
@@ -158,12 +160,12 @@ class GatedNetwork:
             config.key_width,
             config.query_width,
         )
-        return _Rows(*self._room.rows(count, (hidden, hidden, queries, keys, keys, queries, inner, inner)))
+        return _Rows(*room.rows(count, (hidden, hidden, queries, keys, keys, queries, inner, inner)))
 
     def _way(self, packed: Packed, rows: _Rows, place: int) -> _Way:
         config, way = self._config, self._config.ways[place]
         return _Way(
-            packed.describe(way.window, is_causal=way.is_causal),
+            packed.describe(config.query_width, way.window, is_causal=way.is_causal),
             _attention(config, way, rows),
             self._frequencies[place],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from dormouse_worker.model.bare_pooling.gated_forward import GatedNetwork
 from dormouse_worker.model.bare_pooling.head import Head, LabelHead, VectorHead
 from dormouse_worker.model.bare_pooling.maps import KernelMaps, KernelNorms
 from dormouse_worker.model.bare_pooling.network import NetworkConfig
+from dormouse_worker.model.bare_pooling.packed import Rooms
 from dormouse_worker.model.device.check import resolve_dtype
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.pooling.made import Made, read_made, resolve_length
+from dormouse_worker.model.pooling_steps import PassInSteps, Steps
 from dormouse_worker.model.tensors import ARRAY_DTYPES
 from dormouse_worker.model.weights.source import LoadReport
 from dormouse_worker.model.weights.store import WeightStore
@@ -41,11 +43,19 @@ class BareRunner:
 
     network: NativeEncoder | GatedNetwork
     head: Head
+    rooms: Rooms = field(default_factory=Rooms)
+
+    def begin(self, batch: PoolingBatch) -> PassInSteps:
+        """Return a pass over the batch of which nothing is computed yet."""
+        return PassInSteps(self._steps(batch))
 
     def execute(self, batch: PoolingBatch) -> PoolingOutput:
         """Compute the batch; return the numbers of each sequence, in order."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told
-            hidden = self.network.hidden_states(batch.sequences)
+        return self.begin(batch).finish()
+
+    def _steps(self, batch: PoolingBatch) -> Steps:
+        with self.rooms.lend() as room:
+            hidden = yield from self.network.hidden_states(batch.sequences, room)
             vectors = self.head.outputs(hidden, batch.sequences)
         odd = tuple(place for place, vector in enumerate(vectors) if not np.isfinite(vector).all())
         return PoolingOutput([vector.astype("<f4").tobytes() for vector in vectors], odd)

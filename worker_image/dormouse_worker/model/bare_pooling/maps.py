@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from dormouse_worker.model.bare.weight_plan import Maps
+from dormouse_worker.model.bare_pooling.packed import STEP_OPERATIONS
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.model.tensors import floats_of, pointer_to
 from dormouse_worker.model.weights.store import WeightStore
@@ -36,6 +37,13 @@ class KernelMaps:
         """Fill `out` [n, outputs] with rows [n, inputs] times the map, its bias added."""
         sizes = {"num_rows": len(rows), "columns": rows.shape[1], "num_outputs": out.shape[1]}
         self.kernels.multiply(_CODES[self._dtype], address_of(rows), linear, address_of(out), **sizes)
+
+    def steps(self, rows: Floats, linear: abi.Linear, out: Floats) -> Iterator[None]:
+        """Do the same; yield behind each so many rows. Every row has the same bits among however many."""
+        most = max(1, STEP_OPERATIONS // (2 * rows.shape[1] * out.shape[1]))
+        for start in range(0, len(rows), most):
+            self.multiply(rows[start : start + most], linear, out[start : start + most])
+            yield
 
     def product(self, rows: Floats, linear: abi.Linear, num_outputs: int) -> Floats:
         """Return the same in memory of its own."""

@@ -6,8 +6,10 @@ attention  keys and values are used where the maps put them, as a paged cache wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import pointer
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +17,17 @@ from dormouse_worker.engine.pooling.batch import PooledSequence
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.scratch import Floats, address_of
 from dormouse_worker.native import abi
+
+STEP_OPERATIONS = 1 << 28  # of floating point, before a pass can stop: 1.5 ms on two cores
+UNIT_ROWS = 64  # that the kernels' attention computes together
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a pass, as the kernels' attention reads them."""
+
+    rows: slice
+    batch: abi.Batch
 
 
 class Packed:
@@ -24,32 +37,46 @@ class Packed:
         lengths = np.array([text.num_tokens for text in texts], dtype=np.int64)
         self._starts: Ints = np.concatenate([[0], np.cumsum(lengths)])
         self._ends: Ints = np.repeat(lengths - 1, lengths)
-        self._last_seen: list[Ints] = []  # to which descriptions point
+        self._held: list[Ints] = []  # to which descriptions point
         self._tables = self._starts[:-1, None] + np.arange(lengths.max())
         self.token_ids: Ints = np.concatenate([np.asarray(text.token_ids, dtype=np.int64) for text in texts])
         self.positions: Ints = np.arange(self._starts[-1]) - np.repeat(self._starts[:-1], lengths)
         self.kinds = self._kinds(texts, lengths)
 
-    def describe(self, window: int | None = None, *, is_causal: bool = False) -> abi.Batch:
-        """Return the pass as the kernels' attention reads it.
+    def describe(self, width: int, window: int | None = None, *, is_causal: bool = False) -> list[Part]:
+        """Return the pass as the kernels' attention reads it, in parts that take a step each.
 
-        A row sees its own text: what is less than a window away, None = all, and nothing behind it if it is causal.
+        Queries have `width` numbers. A row sees its own text: what is less than a window away, None = all, and nothing
+        behind it if it is causal.
         """
-        group = abi.Group(block_tables=address_of(self._tables), num_columns=self._tables.shape[1])
-        return abi.Batch(
-            num_seqs=len(self._starts) - 1,
-            num_tokens=len(self.positions),
+        longest = self._tables.shape[1]
+        num_seen = longest if window is None else min(longest, 2 * window)
+        most = max(1, STEP_OPERATIONS // (4 * width * num_seen * UNIT_ROWS)) * UNIT_ROWS
+        seen = None if is_causal else self._seen_behind(window)
+        count = len(self.positions)
+        return [self._part(start, min(count, start + most), seen) for start in range(0, count, most)]
+
+    def _part(self, start: int, end: int, seen: Ints | None) -> Part:
+        """Return the rows [start, end): the texts of which there are some, and where each has its own."""
+        first, last = (int(text) for text in np.searchsorted(self._starts, (start, end - 1), side="right") - 1)
+        starts: Ints = np.clip(self._starts[first : last + 2], start, end) - start
+        self._held.append(starts)
+        group = abi.Group(block_tables=address_of(self._tables[first:]), num_columns=self._tables.shape[1])
+        batch = abi.Batch(
+            num_seqs=len(starts) - 1,
+            num_tokens=end - start,
             block_size=1,
-            query_starts=address_of(self._starts),
-            positions=address_of(self.positions),
+            query_starts=address_of(starts),
+            positions=address_of(self.positions[start:]),
             groups=pointer(group),
-            last_seen=None if is_causal else address_of(self._seen_behind(window)),
+            last_seen=None if seen is None else address_of(seen[start:]),
         )
+        return Part(slice(start, end), batch)
 
     def _seen_behind(self, window: int | None) -> Ints:
         """Return up to which position each row sees."""
         seen: Ints = self._ends if window is None else np.minimum(self._ends, self.positions + (window - 1))
-        self._last_seen.append(seen)
+        self._held.append(seen)
         return seen
 
     def _kinds(self, texts: Sequence[PooledSequence], lengths: Ints) -> Ints | None:
@@ -77,3 +104,19 @@ class Room:
             rows.append(self._numbers[start : start + count * size].reshape(count, size))
             start += count * size
         return rows
+
+
+class Rooms:
+    """Lends a room to each pass. The one that was given back last is kept: passes end in the order of a stack."""
+
+    def __init__(self) -> None:
+        self._kept: Room | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[Room]:
+        """Yield one that nobody else has."""
+        room, self._kept = self._kept or Room(), None
+        try:
+            yield room
+        finally:
+            self._kept = room

@@ -12,7 +12,7 @@ from dormouse_worker.common.host import Host, measure_peak, release_free_memory
 from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.model.memory.arithmetic import RESIDENT_MEMORY, Limit, Measured, choose_limit, split_measurement
 
-Run = Callable[[], None]
+Run = Callable[[], object]
 
 
 class Meter(Protocol):

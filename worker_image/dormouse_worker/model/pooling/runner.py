@@ -16,6 +16,7 @@ from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.model.context import forward_context
 from dormouse_worker.model.pooling.attention import PackedContext
+from dormouse_worker.model.pooling_steps import PassInSteps, Steps
 
 
 class Head(Protocol):
@@ -97,9 +98,20 @@ class PoolingRunner:
     encoder: Encoder
     head: Head
 
-    @torch.inference_mode()
+    def begin(self, batch: PoolingBatch) -> PassInSteps:
+        """Return a pass over the batch of which nothing is computed yet. It has one step: it does not stop."""
+        return PassInSteps(self._steps(batch))
+
     def execute(self, batch: PoolingBatch) -> PoolingOutput:
         """Compute the batch; return the numbers of each sequence, in order."""
+        return self.begin(batch).finish()
+
+    def _steps(self, batch: PoolingBatch) -> Steps:
+        yield from ()
+        return self._compute(batch)
+
+    @torch.inference_mode()
+    def _compute(self, batch: PoolingBatch) -> PoolingOutput:
         order = sorted(range(len(batch.sequences)), key=lambda place: batch.sequences[place].num_tokens)
         ordered = [batch.sequences[place] for place in order]
         context = PackedContext([sequence.num_tokens for sequence in ordered])
