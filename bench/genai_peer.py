@@ -18,6 +18,7 @@ import openvino_genai  # type: ignore[import-not-found]
 
 from bench.helpers import Job, start_and_answer_lines
 from bench.openvino_decoder import Decoder
+from bench.openvino_peer import FASTEST
 from bench.plain_tensors import PlainTensors
 from bench.traces import Trace
 
@@ -65,11 +66,9 @@ class Peer:
 
 
 def _fastest(method: str, config: Any) -> dict[str, str]:
-    """Return how the processor's plug-in multiplies fastest: rows rounded to 8 bits as coarsely as it can."""
-    if method == "none":
-        return {"INFERENCE_PRECISION_HINT": "bf16"}
-    group = config["hidden_size"] if method == "int8" else 64
-    return {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(group)}
+    """Return how the plug-in multiplies fastest here: as the static peer's, but int8 rounds a row with one scale."""
+    whole_rows = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": str(config["hidden_size"])}
+    return {**FASTEST[method], **(whole_rows if method == "int8" else {})}
 
 
 def _scheduler() -> Any:
