@@ -1,7 +1,5 @@
 """Calls for vectors: who computes next, how much of a call fits a pass, and what becomes of one that fails."""
 
-import math
-
 import pytest
 
 from dormouse_worker.common.errors import GroupBroken
@@ -9,84 +7,12 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import AddPooling, PoolingParams
 from dormouse_worker.engine.assembly import build_stepper
 from dormouse_worker.engine.engine import Engine
-from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingOutput
-from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine, PoolingLimits
+from dormouse_worker.engine.pooling.batch import PooledSequence
+from dormouse_worker.engine.pooling.engine import NOT_FINITE, PoolingEngine
 from dormouse_worker.engine.pooling.pace import Pace
 from dormouse_worker.engine.testing import ManualClock, make_add, make_report
 from dormouse_worker.engine.testing_executor import FakeExecutor
-
-
-class Passes:
-    """Implements `PoolingExecutor`: a vector is its text."""
-
-    def __init__(self, clock, token_s):
-        self.clock, self.token_s = clock, token_s
-        self.batches = []
-        self.left = []
-        self.error = None
-        self.odd = ()
-
-    def begin_pooling(self, batch):
-        self.batches.append([sequence.token_ids for sequence in batch.sequences])
-        return TokenByToken(self, batch)
-
-    def verify(self):
-        if self.error:
-            raise self.error
-
-
-class TokenByToken:
-    """Implements `PassUnderWay`: it can stop behind each token."""
-
-    def __init__(self, passes, batch):
-        self._passes = passes
-        self._texts = [sequence.token_ids for sequence in batch.sequences]
-        self._num_left = sum(map(len, self._texts))
-
-    def advance(self, seconds):
-        clock = self._passes.clock
-        deadline_s = clock.now_s + seconds
-        while self._num_left:
-            self._num_left -= 1
-            clock.now_s += self._passes.token_s
-            if self._passes.error:
-                raise self._passes.error
-            if clock.now_s >= deadline_s:
-                break
-        return not self._num_left
-
-    def finish(self):
-        assert self.advance(math.inf)
-        return PoolingOutput([bytes(text) for text in self._texts], self._passes.odd)
-
-    def leave(self):
-        self._passes.left.append(self._texts)
-
-
-class House:
-    """An engine, the passes that it has computed, and time."""
-
-    def __init__(self, token_s=0.0, **limits):
-        self.clock = ManualClock()
-        self.passes = Passes(self.clock, token_s)
-        known = {"max_num_seqs": 4, "max_num_batched_tokens": 8, "max_model_len": 6}
-        self.engine = PoolingEngine(self.passes, PoolingLimits(**{**known, **limits}), self.clock)
-
-    def add(self, name, *texts, priority=0):
-        return self.engine.add(AddPooling(name, [list(text) for text in texts], PoolingParams(), priority))
-
-    def run(self):
-        told = []
-        while self.engine.has_work:
-            told += [(output.request_id, output.vectors) for output in self.end_pass().pooled]
-            self.engine.check_integrity()
-        return told
-
-    def end_pass(self):
-        """Step until a pass has ended; return what is told."""
-        while (outputs := self.engine.step()) is None:
-            self.engine.check_integrity()
-        return outputs
+from tests.worker.engine.pooling.kit import House, Passes, lengths
 
 
 def test_a_call_gets_a_vector_for_each_text_in_order_however_many_passes_it_takes():
@@ -112,10 +38,6 @@ def test_a_call_of_higher_priority_goes_first_also_before_the_rest_of_one_that_b
     house.add("short", [2])
     assert [name for name, _ in house.run()] == ["short", "bulk"]
     assert house.passes.batches == [[[1]], [[2]], [[1]], [[1]]]
-
-
-def lengths(house):
-    return [len(batch) for batch in house.passes.batches]
 
 
 def test_passes_are_short_beside_calls_of_higher_priority_which_share_none():
@@ -272,107 +194,6 @@ def test_a_broken_group_is_nobody_s_failed_pass():
     with pytest.raises(GroupBroken):
         house.engine.verify(house.passes)
     assert house.engine.has_work
-
-
-def under_way(house, *calls):
-    """Add calls of low priority, and compute a token of their pass: a step of 4 ms."""
-    for name, text in calls:
-        house.add(name, text, priority=5)
-    assert house.engine.step() is None
-    return house
-
-
-def test_a_more_urgent_call_is_computed_in_the_midst_of_a_pass_which_goes_on_then():
-    house = under_way(House(token_s=0.004), ("bulk", [1] * 6))
-    house.add("short", [2])
-    house.add("equal", [3], priority=5)
-    assert [name for name, _ in house.run()] == ["short", "bulk", "equal"]
-    assert house.passes.batches == [[[1] * 6], [[2]], [[3]]]
-    assert house.clock.now_s == pytest.approx(8 * 0.004)
-
-
-def test_a_third_pass_waits_for_the_second():
-    house = under_way(House(token_s=0.004), ("bulk", [1] * 6))
-    house.add("short", [2] * 3)
-    assert house.engine.step() is None
-    house.add("shorter", [3], priority=-1)
-    assert [name for name, _ in house.run()] == ["short", "shorter", "bulk"]
-
-
-def test_a_pass_above_another_has_as_many_tokens_as_a_text_may_have():
-    house = under_way(House(token_s=0.001), ("bulk", [1] * 6), ("more", [1] * 2))
-    house.add("short", *[[2] * 2] * 4)
-    house.run()
-    assert lengths(house) == [2, 3, 1]
-
-
-def test_what_a_token_takes_is_without_the_passes_above():
-    """A pass of 5 tokens, of which each takes 4 ms, stops for one of as many."""
-    house = under_way(House(token_s=0.004), ("bulk", [1] * 5))
-    house.add("short", [2] * 5)
-    house.run()
-    assert repr(house.engine._pace) == "Pace(4000.0 µs a token)"
-
-
-def test_a_call_aborted_in_its_pass_is_told_nothing_more():
-    house = under_way(House(token_s=0.004), ("a", [1]), ("b", [2]))
-    house.engine.abort(["a"])
-    house.add("a", [3], priority=5)
-    assert house.run() == [("b", [bytes([2])]), ("a", [bytes([3])])]
-
-
-def test_a_pass_that_nobody_waits_for_any_more_is_left():
-    house = under_way(House(token_s=0.004), ("a", [1]), ("b", [2]))
-    house.engine.abort(["a"])
-    assert not house.passes.left
-    house.engine.abort(["b"])
-    assert house.passes.left == [[[1], [2]]]
-    assert not house.engine.has_work
-    house.engine.check_integrity()
-    under_way(house, ("c", [3, 3]))
-    house.engine.give_up("no more")
-    assert house.passes.left[1:] == [[[3, 3]]]
-    assert house.engine.step() is None
-
-
-def test_a_call_that_waits_in_line_is_aborted_beside_a_pass():
-    house = under_way(House(token_s=0.004), ("a", [1] * 6))
-    house.add("b", [2])
-    house.engine.abort(["b"])
-    assert [name for name, _ in house.run()] == ["a"]
-
-
-def test_a_pass_that_fails_above_another_costs_that_one_nothing():
-    house = under_way(House(token_s=0.004), ("bulk", [1] * 6))
-    house.add("short", [2])
-    house.passes.error = RuntimeError("broken")
-    assert house.end_pass().failed == {"short": "the forward pass failed: RuntimeError: broken"}
-    house.engine.check_integrity()
-    house.passes.error = None
-    assert house.run() == [("bulk", [bytes([1] * 6)])]
-
-
-def test_who_was_aborted_in_a_pass_that_fails_is_told_nothing():
-    house = under_way(House(token_s=0.004), ("a", [1]), ("b", [2]))
-    house.engine.abort(["a"])
-    house.passes.error = RuntimeError("broken")
-    assert list(house.end_pass().failed) == ["b"]
-
-
-def test_before_a_command_the_passes_under_way_are_computed_and_told():
-    house = under_way(House(token_s=0.004), ("bulk", [1] * 6))
-    house.add("short", [2] * 3)
-    assert house.engine.step() is None
-    house.add("later", [3])
-    assert [output.request_id for told in house.engine.settle() for output in told.pooled] == ["short", "bulk"]
-    assert house.engine.has_work
-
-
-def test_a_pass_under_way_for_nobody_is_found():
-    house = under_way(House(token_s=0.004), ("a", [1, 1]))
-    del house.engine._calls["a"]
-    with pytest.raises(RuntimeError, match="for nobody"):
-        house.engine.check_integrity()
 
 
 def test_a_complete_call_that_nobody_was_told_of_is_found():

@@ -100,7 +100,7 @@ def test_numbers_that_grow_too_large_are_told(tmp_path, loaded):
     tensors["layers.0.self_attn.o_proj.weight"][3] = 3e38
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in TEXTS[:2]))
-    assert loaded(path).runner.execute(batch).not_finite == (0, 1)
+    assert loaded(path).runner.begin(batch).finish().not_finite == (0, 1)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])

@@ -60,7 +60,7 @@ def test_files_of_a_model_for_masked_words_make_vectors(tmp_path, loaded):
 def test_the_second_text_of_a_pair_is_of_the_second_kind(tmp_path, loaded):
     path = write_tiny_encoder(tmp_path, "nomic_bert")
     pair, other = PooledSequence(TEXTS[0], PoolingParams(), 4), PooledSequence(TEXTS[1], PoolingParams())
-    output = loaded(path).runner.execute(PoolingBatch((other, pair)))
+    output = loaded(path).runner.begin(PoolingBatch((other, pair))).finish()
     module = AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()  # nosec B615
     kinds = torch.tensor([[int(place >= 4) for place in range(len(TEXTS[0]))]])
     with torch.inference_mode():

@@ -66,7 +66,7 @@ def test_a_pass_stops_several_times_in_a_layer_and_has_the_bits_of_each_text_alo
     stopped, num_steps = runner.begin(batch), 1
     while not stopped.advance(0):
         num_steps += 1
-    alone = [runner.execute(PoolingBatch((sequence,))).vectors[0] for sequence in batch.sequences]
+    alone = [runner.begin(PoolingBatch((sequence,))).finish().vectors[0] for sequence in batch.sequences]
     assert stopped.finish().vectors == alone
     assert num_steps > 2 * 12
     assert_alike(np.frombuffer(alone[0], "<f4"), normalize(reference_hidden(path, texts[0]).mean(0), dim=0))
@@ -82,7 +82,7 @@ def test_a_vector_is_cut_first_and_then_normalized(tmp_path, loaded):
 def test_the_second_text_of_a_pair_is_of_the_second_kind(tmp_path, loaded):
     path = write_tiny_encoder(tmp_path)
     pair, other = PooledSequence(TEXTS[0], PoolingParams(), 4), PooledSequence(TEXTS[1], PoolingParams())
-    output = loaded(path).runner.execute(PoolingBatch((other, pair)))
+    output = loaded(path).runner.begin(PoolingBatch((other, pair))).finish()
     from transformers import AutoModel
 
     module = AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()  # nosec B615
@@ -99,7 +99,7 @@ def test_a_vector_that_is_not_finite_is_told_apart(tmp_path, loaded):
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     texts = [TEXTS[0][5:], TEXTS[1], TEXTS[0][5:]]
     batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in texts))
-    assert loaded(path).runner.execute(batch).not_finite == (1,)
+    assert loaded(path).runner.begin(batch).finish().not_finite == (1,)
 
 
 def test_a_token_that_nobody_knows_is_refused(tmp_path, loaded):

@@ -55,7 +55,7 @@ def loaded():
 def numbers(model, texts=TEXTS, starts=None, **params):
     given = zip(texts, starts or [0] * len(texts), strict=True)
     batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams(**params), start) for text, start in given))
-    output = model.runner.execute(batch)
+    output = model.runner.begin(batch).finish()
     assert output.not_finite == ()
     return [np.frombuffer(vector, "<f4") for vector in output.vectors]
 
@@ -110,7 +110,7 @@ def test_numbers_that_are_not_finite_are_told(tmp_path, loaded):
     model = loaded(write_tiny_classifier(tmp_path))
     model.runner.encoder.module.embeddings.word_embeddings.weight.data[9] = float("nan")
     batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams()) for text in ([5, 6], [9], [7])))
-    assert model.runner.execute(batch).not_finite == (1,)
+    assert model.runner.begin(batch).finish().not_finite == (1,)
 
 
 def test_activations():

@@ -39,7 +39,8 @@ def loaded():
 
 
 def vectors(model, texts=TEXTS, **params):
-    output = model.runner.execute(PoolingBatch(tuple(PooledSequence(text, PoolingParams(**params)) for text in texts)))
+    batch = PoolingBatch(tuple(PooledSequence(text, PoolingParams(**params)) for text in texts))
+    output = model.runner.begin(batch).finish()
     assert output.not_finite == ()
     return [np.frombuffer(vector, "<f4") for vector in output.vectors]
 

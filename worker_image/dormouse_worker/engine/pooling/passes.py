@@ -50,7 +50,7 @@ class Pass:
 
     @property
     def calls(self) -> list[Call]:
-        """Return who has texts in it, once for each."""
+        """Return whose texts are in it, once for each text."""
         return [call for call, _ in self.taken]
 
     @property

@@ -49,10 +49,6 @@ class BareRunner:
         """Return a pass over the batch of which nothing is computed yet."""
         return PassInSteps(self._steps(batch))
 
-    def execute(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute the batch; return the numbers of each sequence, in order."""
-        return self.begin(batch).finish()
-
     def _steps(self, batch: PoolingBatch) -> Steps:
         with self.rooms.lend() as room:
             hidden = yield from self.network.hidden_states(batch.sequences, room)

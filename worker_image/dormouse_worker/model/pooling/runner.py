@@ -102,10 +102,6 @@ class PoolingRunner:
         """Return a pass over the batch of which nothing is computed yet. It has one step: it does not stop."""
         return PassInSteps(self._steps(batch))
 
-    def execute(self, batch: PoolingBatch) -> PoolingOutput:
-        """Compute the batch; return the numbers of each sequence, in order."""
-        return self.begin(batch).finish()
-
     def _steps(self, batch: PoolingBatch) -> Steps:
         yield from ()
         return self._compute(batch)
