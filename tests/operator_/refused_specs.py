@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.operator_.refused_models import REFUSED_MODELS
+from tests.operator_.refused_tasks import REFUSED_TASKS
 
 CUDA = {"device": "cuda"}
 OWN = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
@@ -19,6 +20,7 @@ NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal name
     ({"parallelism": {"pipeline": 2}}, "parallelism"),
     ({"engine": {"loadFormat": "sharded_state"}}, "engine.loadFormat"),
     ({"engine": {"quantization": "int8"}}, "engine.quantization"),
+    ({"engine": {"kvCacheDtype": "int8"}}, "engine.kvCacheDtype"),
     ({"engine": {"speculation": {"method": "ngram"}}}, "engine.speculation.method"),
     ({"engine": {"enableLora": True}}, "engine.enableLora"),
     ({"engine": {"kvStore": STORE}}, "engine.kvStore"),
@@ -271,14 +273,7 @@ REFUSED = [
         },
         ["spec.adapters has a uri of hf://, which is not fetched for groups of several pods"],
     ),
-    *[
-        (
-            {"engine": {"speculation": {"method": "auto"}}, "task": task},
-            ["spec.engine.speculation.method needs a model that makes text"],
-        )
-        for task in ("embed", "classify", "score")
-    ],
-    ({"engine": {"enableLora": True}, "task": "embed"}, ["spec.engine.enableLora needs a model that makes text"]),
+    *REFUSED_TASKS,
     ({"lifecycle": {"holdTimeoutSeconds": -1}}, ["spec.lifecycle.holdTimeoutSeconds", "-1", "0"]),
     ({"lifecycle": {"maxHeldRequests": 1000001}}, ["spec.lifecycle.maxHeldRequests", "1000001", "1000000"]),
 ]

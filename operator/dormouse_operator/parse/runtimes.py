@@ -16,6 +16,7 @@ _RULES: tuple[tuple[str, str, Callable[[Deployment], object]], ...] = (
     ("parallelism", "tensor 1 and pipeline 1", lambda wanted: wanted.parallelism.num_ranks == 1),
     ("engine.loadFormat", "auto or dummy", lambda wanted: wanted.engine.load_format != "sharded_state"),
     ("engine.quantization", "none", lambda wanted: wanted.engine.quantization == "none"),
+    ("engine.kvCacheDtype", "auto", lambda wanted: wanted.engine.kv_cache_dtype == "auto"),
     ("engine.speculation.method", "off", lambda wanted: wanted.engine.speculation_method == "off"),
     ("engine.enableLora", "false", lambda wanted: not wanted.engine.enable_lora),
     ("engine.kvStore", "left out", lambda wanted: wanted.engine.kv_store is None),

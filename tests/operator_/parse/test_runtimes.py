@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from dormouse_operator.manifests import worker_arguments
 from dormouse_operator.manifests.revision import revision_of
 from dormouse_operator.parse import SpecError, parse_deployment
+from dormouse_worker.foreign.vllm.options import check_vllm_settings
 from dormouse_worker.front.flags.settings import parse_settings
 from tests.operator_.refused_specs import NOT_WITH_VLLM, WITH_VLLM
+from tests.operator_.test_engine_settings import OTHER, settings_of
 
 
 def deployment(**spec):
@@ -40,6 +44,12 @@ def test_our_own_engine_is_not_named_and_another_one_is_another_revision():
 def test_what_it_is_not_combined_with_is_refused_by_name(spec, field):
     with pytest.raises(SpecError, match=rf"^spec\.{field} has to be .* where spec\.engine\.runtime is vllm$"):
         deployment(**merged(WITH_VLLM, spec))
+
+
+@pytest.mark.parametrize("name", sorted(OTHER.keys() - {"speculation_model"}))  # only beside its method
+def test_whatever_is_not_refused_is_what_its_worker_takes(name):
+    with suppress(SpecError):
+        check_vllm_settings(settings_of(**{"runtime": "vllm", "device": "cpu", name: OTHER[name]}))
 
 
 def test_it_needs_an_image_that_has_it():

@@ -18,6 +18,7 @@ TAKEN = frozenset(
         *("gpu_memory_utilization", "memory_limit_bytes", "kv_cache_memory_bytes"),
         *("tool_call_parser", "reasoning_parser", "tokenizer_cache", "image_dir", "profile_cache"),
         *("keep_host_copy", "cuda_graphs", "async_scheduling", "num_speculative_tokens", "kv_store_size_bytes"),
+        *("max_loras", "max_lora_rank", "max_cpu_loras"),
     }
 )
 ALLOWED: Mapping[str, tuple[Any, ...]] = {
