@@ -35,7 +35,8 @@ def shortened(directory, target, num_layers=2):
     """Return a model of the first layers: right now and then."""
     config = same(directory, target) / "config.json"
     settings = json.loads(config.read_text("utf-8"))
-    config.write_text(json.dumps(settings | {"num_hidden_layers": num_layers}), "utf-8")
+    kinds = {"layer_types": settings["layer_types"][:num_layers]} if "layer_types" in settings else {}
+    config.write_text(json.dumps(settings | kinds | {"num_hidden_layers": num_layers}), "utf-8")
     weights = load_file(directory / WEIGHTS)
     gone = [f"model.layers.{layer}." for layer in range(num_layers, settings["num_hidden_layers"])]
     kept = {name: weight for name, weight in weights.items() if not name.startswith(tuple(gone))}
