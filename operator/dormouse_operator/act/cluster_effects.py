@@ -11,6 +11,7 @@ from dormouse_kube.api import (
     CLAIMS,
     DAEMON_SETS,
     DISRUPTION_BUDGETS,
+    ENDPOINT_SLICES,
     INFERENCE_POOLS,
     NETWORK_POLICIES,
     PODS,
@@ -55,6 +56,7 @@ from dormouse_operator.manifests import (
     memory_manifest,
     on_slot,
     picker_service_manifest,
+    picker_slice_manifest,
     pod_manifest,
     policy_manifest,
     pool_manifest,
@@ -122,7 +124,12 @@ class ClusterEffects:
         deployment, picker = situation.deployment, situation.release.picker
         assert picker, "planned only with a picker"
         if service := picker_service_manifest(deployment, picker):
+            seen = situation.observed.inference_pool
+            address = seen.address if seen else None
+            assert address, "planned only with a way there"
+            ends = picker_slice_manifest(deployment, picker, address)
             await self._kube.apply(SERVICES, service, field_manager=FIELD_MANAGER)
+            await self._kube.apply(ENDPOINT_SLICES, ends, field_manager=FIELD_MANAGER)
         await self._kube.apply(INFERENCE_POOLS, pool_manifest(deployment, picker), field_manager=FIELD_MANAGER)
 
     async def delete_drained(self, situation: Situation, pod: Pod) -> None:

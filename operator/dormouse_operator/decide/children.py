@@ -54,11 +54,13 @@ def network_policy(situation: Situation) -> list[Action]:
 
 
 def inference_pool(situation: Situation) -> list[Action]:
-    """Return what gives a deployment its InferencePool, or takes it; without its kind nothing can be done."""
+    """Return what gives a deployment its InferencePool, or takes it. Without its kind, or a way there, nothing is."""
     seen = situation.observed.inference_pool
     if seen is None or not seen.is_known_kind:
         return []
     is_wanted = situation.deployment.serving.inference_pool and situation.release.picker is not None
+    if is_wanted and seen.address == "":
+        return []  # a pool that leads nowhere helps nobody
     child = situation.inference_pool
     return keep(child, is_wanted=is_wanted, apply=ApplyInferencePool(), delete=DeleteInferencePool)
 

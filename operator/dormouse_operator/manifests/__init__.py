@@ -16,6 +16,7 @@ from dormouse_operator.manifests.inference_pool import (
     parse_inference_pool,
     picker_service_manifest,
     picker_service_name,
+    picker_slice_manifest,
     pool_manifest,
 )
 from dormouse_operator.manifests.memory import memory_manifest
@@ -60,6 +61,7 @@ __all__ = [
     "parse_service",
     "picker_service_manifest",
     "picker_service_name",
+    "picker_slice_manifest",
     "pod_digest_of",
     "pod_manifest",
     "pod_name",

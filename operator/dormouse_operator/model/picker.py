@@ -22,4 +22,7 @@ class PoolSeen:
 
     is_known_kind: bool
     pool: Mapping[str, Any] | None = None
-    service: Mapping[str, Any] | None = None  # that leads to the picker, where that is in another namespace
+    # Where the picker is in another namespace: the address of its Service, and what leads there from this one.
+    address: str | None = None  # None: it is in the same; "": there is none
+    service: Mapping[str, Any] | None = None
+    ends: Mapping[str, Any] | None = None  # the EndpointSlice of `service`

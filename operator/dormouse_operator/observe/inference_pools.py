@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dormouse_kube.api import INFERENCE_POOLS, SERVICES, KubeApi
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_POOLS, SERVICES, KubeApi
 from dormouse_kube.errors import NotFound
 from dormouse_operator.manifests import picker_service_name
-from dormouse_operator.manifests.inference_pool import HTTP_PORT_NAME
+from dormouse_operator.manifests.inference_pool import HTTP_PORT_NAME, is_near
 from dormouse_operator.model import Deployment, Picker, PoolSeen
 
 
@@ -27,9 +27,22 @@ async def look_for_pool(
     except NotFound:
         return PoolSeen(is_known_kind=False)
     pool = next((each for each in listed.items if each["metadata"]["name"] == key.name), None)
-    is_near = key.namespace == picker.namespace
-    way = None if is_near else await kube.get(SERVICES, key.namespace, picker_service_name(deployment))
-    return PoolSeen(is_known_kind=True, pool=pool, service=way)
+    if is_near(deployment, picker):
+        return PoolSeen(is_known_kind=True, pool=pool)
+    name = picker_service_name(deployment)
+    return PoolSeen(
+        is_known_kind=True,
+        pool=pool,
+        address=_address(await kube.get(SERVICES, picker.namespace, picker.service)),
+        service=await kube.get(SERVICES, key.namespace, name),
+        ends=await kube.get(ENDPOINT_SLICES, key.namespace, name),
+    )
+
+
+def _address(service: Mapping[str, Any] | None) -> str:
+    """Return a Service's own address, "" if it has none."""
+    address: str = service["spec"].get("clusterIP", "") if service else ""
+    return "" if address == "None" else address
 
 
 def _has_port(service: Mapping[str, Any] | None) -> bool:

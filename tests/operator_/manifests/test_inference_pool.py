@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dormouse_api.names import LABEL_COMPONENT
-from dormouse_kube.api import INFERENCE_POOLS, PODS, SERVICES
+from dormouse_kube.api import ENDPOINT_SLICES, INFERENCE_POOLS, PODS, SERVICES
 from dormouse_kube.errors import NotFound, Unavailable
 from dormouse_operator.manifests import (
     WorkerDefaults,
@@ -29,8 +29,20 @@ DEFAULTS = WorkerDefaults("Always", operator_key="op", gateway_key="gw", http_im
 def asked(rig):
     """An operator whose release has a picker, in another namespace than the deployment."""
     rig.picker = Picker("dormouse-gateway", "dormouse-system", 9002)
+    has_address(rig, "10.96.0.7")
     rig.restart_operator()
     return rig
+
+
+def has_address(rig, address):
+    """Have the gateways' Service, with this cluster IP."""
+    metadata = {"name": "dormouse-gateway", "namespace": "dormouse-system"}
+    rig.kube.put(SERVICES, {"metadata": metadata, "spec": {"clusterIP": address}})
+
+
+def ends(rig):
+    """Return the EndpointSlice that leads to the picker."""
+    return rig.kube.peek(ENDPOINT_SLICES, rig.key.namespace, "tiny-picker")
 
 
 def pools(rig):
@@ -64,7 +76,16 @@ async def test_its_pool_selects_its_workers_and_leads_to_the_picker(asked):
             "failureMode": "FailClose",
         },
     }
-    assert services(asked)["tiny-picker"]["externalName"] == "dormouse-gateway.dormouse-system.svc.cluster.local"
+    assert services(asked)["tiny-picker"]["clusterIP"] == "None"
+    assert "selector" not in services(asked)["tiny-picker"]
+    assert ends(asked)["metadata"]["labels"]["kubernetes.io/service-name"] == "tiny-picker"
+    assert ends(asked)["metadata"]["ownerReferences"][0]["controller"] is True
+    assert (ends(asked)["addressType"], ends(asked)["endpoints"][0]["addresses"]) == ("IPv4", ["10.96.0.7"])
+    assert services(asked)["tiny-picker"]["ports"] == ends(asked)["ports"]
+    assert ends(asked)["ports"][0]["port"] == 9002
+    written = len(writes(asked))
+    await passes(asked, 3)
+    assert len(writes(asked)) == written, "at rest nobody writes it"
     assert services(asked)["tiny"]["ports"][1]["targetPort"] == "http"
     (pod,) = asked.kube.everything(PODS)
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["http"]
@@ -77,9 +98,54 @@ async def test_in_the_releases_own_namespace_it_names_the_gateways_service(rig):
     (pool,) = pools(rig)
     assert pool["spec"]["endpointPickerRef"]["name"] == "dormouse-gateway"
     assert set(services(rig)) == {"tiny"}
+    assert ends(rig) is None
     written = len(writes(rig))
     await passes(rig, 3)
     assert len(writes(rig)) == written, "at rest nobody writes it"
+
+
+async def test_the_way_to_the_picker_follows_the_gateways_service(asked):
+    await asked.serving(serving=POOL)
+    has_address(asked, "10.96.0.8")
+    await passes(asked, 2)
+    assert ends(asked)["endpoints"][0]["addresses"] == ["10.96.0.8"]
+    await asked.kube.delete(ENDPOINT_SLICES, asked.key.namespace, "tiny-picker")
+    await passes(asked, 2)
+    assert ends(asked)
+
+
+@pytest.mark.parametrize("address", ["fd00::7", "2001:db8::1"])
+async def test_the_way_to_the_picker_may_be_of_ipv6(asked, address):
+    has_address(asked, address)
+    await asked.serving(serving=POOL)
+    assert (ends(asked)["addressType"], ends(asked)["endpoints"][0]["addresses"]) == ("IPv6", [address])
+
+
+async def test_an_alias_of_an_older_release_becomes_a_way_that_every_gateway_finds(asked):
+    await asked.serving(serving=POOL)
+
+    def age(service):
+        service["spec"] = {"type": "ExternalName", "externalName": "dormouse-gateway.dormouse-system.svc.cluster.local"}
+
+    asked.kube.edit(SERVICES, asked.key.namespace, "tiny-picker", age)
+    await passes(asked, 2)
+    assert services(asked)["tiny-picker"]["clusterIP"] == "None"
+
+
+@pytest.mark.parametrize("address", ["", "None"])
+async def test_without_an_address_of_the_gateways_there_is_no_pool_and_a_word_why(asked, address):
+    has_address(asked, address)
+    await asked.serving(serving=POOL)
+    assert not pools(asked)
+    words = "Service dormouse-system/dormouse-gateway, which leads to the picker, has no cluster IP"
+    assert words in condition(asked, "Degraded")["message"]
+    asked.kube.finish_deletion(SERVICES, "dormouse-system", "dormouse-gateway")
+    await passes(asked, 12)
+    assert not pools(asked), "nor without the Service"
+    has_address(asked, "10.96.0.7")
+    await passes(asked, 12)
+    assert len(pools(asked)) == 1
+    assert condition(asked, "Degraded")["status"] == "False"
 
 
 async def test_what_somebody_changed_is_put_right(asked):

@@ -84,12 +84,15 @@ def _contest(contest: Contest) -> str:
 def _poolless(situation: Situation) -> str:
     """Say why there is no InferencePool of ours, "" if nothing is in its way."""
     seen, pool = situation.observed.inference_pool, situation.inference_pool
-    if situation.release.picker is None:
+    picker = situation.release.picker
+    if picker is None:
         return "no gateway of this release is asked for endpoints: install it with gateway.picker.enabled=true"
     if seen and not seen.is_known_kind:
         return (
             "the cluster does not know inferencepools.inference.networking.k8s.io: install the Gateway API's extension"
         )
+    if seen and seen.address == "":
+        return f"Service {picker.namespace}/{picker.service}, which leads to the picker, has no cluster IP"
     if pool and not pool.is_ours:
         return f"an InferencePool {situation.deployment.key.name} exists that does not belong to this object; remove it"
     return ""
