@@ -2,7 +2,8 @@
 
     added      1-token completions at 200 a second, turn about through our gateway and through Envoy, which asks it
     sleep      requests that come while the worker sleeps, and while it wakes: lost ones
-    roll-out   two gateways; the worker is replaced by a new one under traffic, thrice: lost ones
+    roll-out   two gateways; the worker is replaced by a new one under traffic, thrice: lost ones. The pod goes as by an
+               operator: its gate is shut, it is drained and deleted, and its processes get SIGTERM in their order
     kill       two gateways, one is killed with SIGKILL under traffic, the pool fails open: lost ones
 
 Gateway, Envoy, the worker (the front as it is over an engine that computes nothing), the HTTP API beside it and the
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +42,7 @@ MODEL = "tiny"  # for its tokenizer
 RATE_PER_S = 200.0
 TURN_REQUESTS, NUM_TURNS = 200, 8  # of each kind, for a repetition: a second each
 NUM_NAPS, NAP_REQUESTS = 3, 50
-NUM_ROLL_OUTS, ROLL_OUT_RATE_PER_S = 3, 20.0  # workers that start take the processors
-HEAR_S = 2.0  # within which gateways have heard that a worker leaves
+NUM_ROLL_OUTS, ROLL_OUT_RATE_PER_S = 3, 50.0  # workers that start take the processors
 LOOK_S = 0.02
 KILL_REQUESTS = 400  # at the same rate; the kill comes in their middle
 BODY = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 1, "temperature": 0}
@@ -71,12 +71,22 @@ class Place:
     """A worker that serves, and the HTTP API beside it."""
 
     worker: Worker
+    beside: subprocess.Popen[bytes]
     http_port: int
     uid: str
 
     def __str__(self) -> str:
         """Return it as gateways are told."""
         return f"{self.worker.port}:{self.http_port}:{self.uid}"
+
+    def end(self) -> None:
+        """End it as a kubelet does: the worker, then what was started before it."""
+        self.worker.close()
+        self.beside.terminate()
+        self.beside.wait()
+
+
+Start = Callable[[str], Place]  # a worker of this pod's UID, which goes with the measurement at the latest
 
 
 @dataclass(slots=True)
@@ -85,35 +95,34 @@ class Sent:
 
     times_ms: list[float] = field(default_factory=list)
     lost: int = 0
-    open_since_s: set[float] = field(default_factory=set)
-
-    def wait_for_those_of_before(self) -> None:
-        """Return once whatever was sent until gateways have heard of it has ended, as a drain would."""
-        until_s = time.monotonic() + HEAR_S
-        while time.monotonic() < until_s or min(self.open_since_s.copy(), default=until_s) < until_s:
-            time.sleep(LOOK_S)
 
 
 def measure(options: Options, console: Console) -> list[Row]:
     """Return the rows."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        place = stack.enter_context(_worker(folder, POD_UID))
+
+        def start(uid: str) -> Place:
+            return stack.enter_context(_worker(folder, uid))
+
+        place = start(POD_UID)
         gates = [stack.enter_context(_gate(place)) for _ in range(2)]
-        return uvloop.run(_measure(place, gates, folder, options, console))
+        return uvloop.run(_measure(start, place, gates, folder, options, console))
 
 
-async def _measure(place: Place, gates: Sequence[Gate], folder: Path, options: Options, console: Console) -> list[Row]:
+async def _measure(
+    start: Start, place: Place, gates: Sequence[Gate], folder: Path, options: Options, console: Console
+) -> list[Row]:
     pickers = [gate.picker_port for gate in gates]
-    wish = Wish(pickers=pickers, fallback=[place.http_port], fails_open=True, message_timeout_s=30.0)
     alone = Wish(pickers=[gates[0].picker_port])
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         async with running_envoy(alone, folder) as envoy:
             ours = f"http://127.0.0.1:{gates[0].http_port}"
             own, through = await _added(session, ours, envoy, options, console)
             naps = await _naps(session, envoy, place.worker)
-        async with running_envoy(Wish(pickers=pickers), folder) as envoy:
-            rolled = await _roll_out(session, envoy, gates, place, folder)
+        async with running_envoy(Wish(pickers=pickers, message_timeout_s=30.0), folder) as envoy:
+            place, rolled = await _roll_out(session, envoy, gates, place, start)
+        wish = Wish(pickers=pickers, fallback=[place.http_port], fails_open=True, message_timeout_s=30.0)
         async with running_envoy(wish, folder) as envoy:
             killed = await _kill(session, envoy, gates)
     console.print(f"lost: {naps.lost} over sleeps and wakes, {rolled.lost} over roll-outs, {killed.lost} over a kill")
@@ -172,9 +181,9 @@ async def _naps(session: aiohttp.ClientSession, envoy: str, worker: Worker) -> S
 
 
 async def _roll_out(
-    session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate], first: Place, folder: Path
-) -> Sent:
-    """Send all the time, while a new worker comes, takes over, and goes again."""
+    session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate], place: Place, start: Start
+) -> tuple[Place, Sent]:
+    """Send all the time, while a new worker takes over, and another one, and another one; return the last."""
     sent, is_over = Sent(), asyncio.Event()
 
     async def go_on() -> None:
@@ -183,20 +192,26 @@ async def _roll_out(
 
     asked = asyncio.create_task(go_on())
     for number in range(NUM_ROLL_OUTS):
-        await asyncio.to_thread(_replace, gates, first, folder, f"next-{number}", sent)
+        place = await asyncio.to_thread(_replace, gates, place, start, f"next-{number}")
     is_over.set()
     await asked
-    return sent
+    return place, sent
 
 
-def _replace(gates: Sequence[Gate], old: Place, folder: Path, uid: str, sent: Sent) -> None:
-    """Have another worker serve in place of this one for a while."""
-    with _worker(folder, uid) as new:
-        for comes, leaves in ((new, old), (old, new)):
-            for line in (f"+{comes}", f"-{leaves.uid}"):
-                for gate in gates:
-                    gate.tell(line)
-            sent.wait_for_those_of_before()
+def _replace(gates: Sequence[Gate], old: Place, start: Start, uid: str) -> Place:
+    """Have another worker serve in place of this one, and return it."""
+    new = start(uid)
+    _tell(gates, f"+{new}")
+    _tell(gates, f"-{old.uid}")
+    old.worker.drain()
+    _tell(gates, f"x{old.uid}")
+    old.end()
+    return new
+
+
+def _tell(gates: Sequence[Gate], line: str) -> None:
+    for gate in gates:
+        gate.tell(line)
 
 
 async def _kill(session: aiohttp.ClientSession, envoy: str, gates: Sequence[Gate]) -> Sent:
@@ -219,15 +234,12 @@ async def _send(
 async def _one(session: aiohttp.ClientSession, url: str, at_s: float, sent: Sent) -> None:
     await asyncio.sleep(max(0.0, at_s - time.monotonic()))
     begun_s = time.monotonic()
-    sent.open_since_s.add(begun_s)
     try:
         async with session.post(f"{url}/v1/completions", json=BODY) as response:
             await response.read()
             is_lost = response.status != 200
     except aiohttp.ClientError:
         is_lost = True
-    finally:
-        sent.open_since_s.discard(begun_s)
     sent.times_ms.append(1e3 * (time.monotonic() - begun_s))
     sent.lost += is_lost
 
@@ -243,9 +255,9 @@ def _worker(folder: Path, uid: str) -> Iterator[Place]:
         worker.open()
         beside = [sys.executable, "-m", "dormouse_gateway.beside", f"--worker={local}", "--port", str(http_port)]
         env = {**environment(), **testing_tickets.environment(uid)}
-        with _ended(subprocess.Popen([*beside, "--fail-open", "--", MODEL], env=env)):
+        with _ended(subprocess.Popen([*beside, "--fail-open", "--", MODEL], env=env)) as process:
             _wait_for(http_port)
-            yield Place(worker, http_port, uid)
+            yield Place(worker, process, http_port, uid)
     finally:
         worker.close()
 

@@ -24,6 +24,7 @@ from dormouse_api.v1 import worker_control_pb2_grpc as control_rpc
 EPOCH = 1
 MAX_BLOCKS = 4096  # of 16 tokens: every sequence of a workload has room, and more would only be memory
 START_TIMEOUT_S = 300.0
+DRAIN_STEP_S = 2.0  # as the operator's
 FLAGS = ("--max-model-len", "2048", "--memory-limit", "10Gi", "--log-level", "WARNING", "--host", "127.0.0.1")
 WORKER = ("-m", "dormouse_worker")
 
@@ -112,6 +113,12 @@ class Worker:
         """Have it wake; from STANDBY it has to be opened again."""
         request = control.WakeUpRequest(epoch=EPOCH)
         self._control.WakeUp(request, timeout=START_TIMEOUT_S, metadata=self._proof())
+
+    def drain(self) -> None:
+        """Have it finish what it runs and take nothing more, as the operator does before it deletes the pod."""
+        request = control.DrainRequest(epoch=EPOCH, timeout_seconds=DRAIN_STEP_S)
+        while self._control.Drain(request, timeout=START_TIMEOUT_S, metadata=self._proof()).remaining_requests:
+            pass
 
     def give_up(self) -> None:
         """Have it end what it runs, as where that goes on elsewhere, and serve again."""

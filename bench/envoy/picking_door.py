@@ -2,7 +2,7 @@
 
 As `bench.front_door`; its ports of HTTP and of the picker are a line on standard output, as soon as all workers serve.
 A line `+GRPC_PORT:HTTP_PORT:UID` on standard input brings one more, which is answered by `+` once it serves; `-UID`
-takes one away, as the operator does before it drains it.
+shuts the gate of a pod, as the operator does before it drains it, and `xUID` deletes it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Door:
             if line[0] == "-":
                 self._count -= 1
                 set_ready(self._kube, _pod(line[1:]), ready=False)
+            elif line[0] == "x":
+                await self._kube.delete(PODS, _KEY.namespace, _pod(line[1:]))
             else:
                 self._come(line[1:])
                 await self._all_awake()

@@ -185,7 +185,8 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Refuses new requests and returns when the running ones have ended or the deadline passed.
+        """Refuses new requests and returns when the running ones have ended or the deadline passed. What comes over the
+        pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

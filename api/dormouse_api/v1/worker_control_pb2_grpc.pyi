@@ -50,7 +50,9 @@ class WorkerControlStub:
     too few for the model length.
     """
     Drain: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.DrainRequest, _worker_control_pb2.DrainResponse]
-    """Refuses new requests and returns when the running ones have ended or the deadline passed."""
+    """Refuses new requests and returns when the running ones have ended or the deadline passed. What comes over the
+    pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
+    """
     PrepareSleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]
     """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
     Sleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]
@@ -140,7 +142,9 @@ class WorkerControlAsyncStub(WorkerControlStub):
     too few for the model length.
     """
     Drain: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.DrainRequest, _worker_control_pb2.DrainResponse]  # type: ignore[assignment]
-    """Refuses new requests and returns when the running ones have ended or the deadline passed."""
+    """Refuses new requests and returns when the running ones have ended or the deadline passed. What comes over the
+    pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
+    """
     PrepareSleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]  # type: ignore[assignment]
     """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
     Sleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
@@ -257,7 +261,9 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.DrainResponse, _abc.Awaitable[_worker_control_pb2.DrainResponse]]:
-        """Refuses new requests and returns when the running ones have ended or the deadline passed."""
+        """Refuses new requests and returns when the running ones have ended or the deadline passed. What comes over the
+        pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
+        """
 
     @_abc_1.abstractmethod
     def PrepareSleep(

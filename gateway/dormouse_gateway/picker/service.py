@@ -35,6 +35,7 @@ from dormouse_gateway.openai.errors import ApiError, Words, from_call_error, ope
 from dormouse_gateway.openai.headers import request_id, to_metadata
 from dormouse_gateway.picker import answers
 from dormouse_gateway.picker.asked import Asked, door_of, read_asked
+from dormouse_gateway.picker.candidates import left_out
 from dormouse_gateway.picker.exchange import Context, Exchange
 from dormouse_gateway.picker.head import Head, read_head
 from dormouse_gateway.picker.in_process import answered
@@ -249,7 +250,7 @@ class EndpointPicker(rpc.ExternalProcessorServicer):
     def _seeking(self, way: _Way, subset: frozenset[str] | None) -> _Seeking:
         """Return what to look for. Raises CallError where Envoy allows no worker."""
         endpoints = self._core.router.pool.endpoints_of(way.meant.deployment.key)
-        others = {each.id: each.openings for each in endpoints if not each.serves_http(subset)}
+        others = left_out(endpoints, subset)
         if subset is not None and len(others) == len(endpoints):
             raise _none_allowed(way.meant.deployment.full_name)
         return _Seeking(demand=way.asked.demand(sent_salt(way.told), way.meant), tried=others)

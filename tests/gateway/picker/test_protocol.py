@@ -10,7 +10,7 @@ from grpc import aio
 from bench.envoy.process import BINARY
 from dormouse_api.foreign import ext_proc_pb2 as pb
 from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
-from dormouse_gateway.testing.workers import infd, pod
+from dormouse_gateway.testing.workers import infd, pod, set_ready
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, PODS
 from tests.gateway.clients.test_inference_keys import infk
 from tests.gateway.picker.conftest import CHAT, HI, KEY
@@ -95,6 +95,26 @@ async def test_only_endpoints_that_the_data_plane_allows_are_chosen(town, picker
     for _ in range(4):
         told = await answer(picker, head(subset=["10.9.9.9:8000", allowed]), body())
         assert told.dynamic_metadata["envoy.lb"][DESTINATION] == allowed
+
+
+async def picked(picker, times=4):
+    """Return the addresses to which so many requests are sent."""
+    told = [await answer(picker, head(), body()) for _ in range(times)]
+    return {each.dynamic_metadata["envoy.lb"][DESTINATION] for each in told}
+
+
+async def test_a_pod_that_left_its_service_gets_nothing_while_another_is_there(town, picker):
+    places = [f"127.0.0.1:{port}" for port in town.http_ports]
+    set_ready(town.house.kube, "tiny-w0", ready=False)
+    await until(lambda: not all(each.ready for each in town.router.pool.endpoints_of(KEY)))
+    assert await picked(picker) == {places[1]}
+    town.workers[1].tell_load(ready=False)
+    await until(lambda: town.router.pool.num_ready(KEY) == 1)
+    assert await picked(picker) == {places[0]}, "whose worker serves: a pod that woke is in its Service a little later"
+    set_ready(town.house.kube, "tiny-w1", ready=False)
+    await until(lambda: not any(each.ready for each in town.router.pool.endpoints_of(KEY)))
+    told = await answer(picker, head(subset=places), body())
+    assert told.dynamic_metadata["envoy.lb"][DESTINATION] == places[0]
 
 
 @pytest.mark.parametrize("subset", [[], ["10.9.9.9:8000"]])

@@ -30,6 +30,8 @@ from dormouse_worker.front.engine.watchdog import Watchdog, overdue
 from dormouse_worker.front.engine.wire import Counts, tell_losses, to_error, to_status
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.kv_events.publisher import NoPublisher
+from dormouse_worker.front.late_door import LateDoor
+from dormouse_worker.front.requests.caller import Caller
 from dormouse_worker.front.requests.in_flight import RequestTable
 from dormouse_worker.front.sides import Spawn
 from dormouse_worker.front.telemetry.metrics import WorkerMetrics
@@ -55,6 +57,7 @@ class Worker:
         self.load_changes = Changes()  # requests and steps
         self.kv_events = NoPublisher()  # another one is set where others are told of the cache
         self.board = StatusBoard(self.changes)
+        self.late_door = LateDoor(self.board, self.load_changes.notify)
         self.adapters = AdapterBoard(self.changes.notify)
         self.metrics = WorkerMetrics(served.edition.model_name, clock=clock)
         self.link = EngineLink(spawn, self, clock)
@@ -124,12 +127,14 @@ class Worker:
         tell_losses(status, self.losses)
         return status
 
-    def check_admission(self) -> None:
-        """Raise CallError UNAVAILABLE unless READY, RESOURCE_EXHAUSTED when the queue is full."""
+    def check_admission(self, caller: Caller | None = None, *, again: bool = False) -> None:
+        """Raise CallError UNAVAILABLE unless READY or as `LateDoor` says, RESOURCE_EXHAUSTED when the queue is full."""
         state = self.board.state
-        if self.is_ending:
+        if self.late_door.lets_in(caller, again=again):
+            pass
+        elif self.is_ending:
             raise CallError(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down", RETRY_AFTER_S[State.DRAINING])
-        if state is not State.READY:
+        elif state is not State.READY:
             raise CallError(grpc.StatusCode.UNAVAILABLE, self.words, RETRY_AFTER_S[state])
         self.requests.check_room()
 
@@ -161,14 +166,23 @@ class Worker:
             raise to_error(command.method, result)
         return result.value
 
-    async def until_idle(self) -> None:
-        """Wait until no request is in flight."""
-        await self.load_changes.until(lambda: len(self.requests) == 0)
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request is in flight, and nobody is let in any more while it drains."""
+        return len(self.requests) == 0 and not self.late_door.is_open
 
-    def start_draining(self) -> bool:
-        """Refuse new requests from now on; return whether that is news."""
+    async def until_idle(self) -> None:
+        """Wait until it is."""
+        await self.load_changes.until(lambda: self.is_idle)
+
+    def start_draining(self, *, takes_late: bool = False) -> bool:
+        """Refuse new requests from now on; return whether that is news. `takes_late`: see `LateDoor`."""
         if is_news := self.board.start_draining():
             self.link.send(Leave(is_leaving=True, to_peers=bool(self.settings.gateway_key)))
+        if not takes_late:
+            self.late_door.shut()
+        elif is_news and self.settings.local_socket:
+            self.late_door.open()
         self.load_changes.notify()
         return is_news
 
@@ -182,7 +196,7 @@ class Worker:
     def begin_end(self) -> None:
         """Refuse new requests for good."""
         self.is_ending = True
-        self.start_draining()
+        self.start_draining(takes_late=True)
 
     def begin_swap(self, digest: str) -> None:
         """Say that another engine starts beside ours; until `end_swap` a dead one is not started again."""

@@ -25,7 +25,15 @@ from dormouse_worker.front.calls.transcribing import transcribe
 from dormouse_worker.front.decisions.deciding import decide
 from dormouse_worker.front.refusing import refuse
 from dormouse_worker.front.requests import validation
-from dormouse_worker.front.requests.caller import Caller, TimeLimit, Timeouts, caller_name, in_time, read_caller
+from dormouse_worker.front.requests.caller import (
+    Caller,
+    TimeLimit,
+    Timeouts,
+    caller_name,
+    in_time,
+    is_in_pod,
+    read_caller,
+)
 from dormouse_worker.front.requests.parsing import readable
 from dormouse_worker.front.requests.runtimes import check_decides
 from dormouse_worker.front.requests.two_sides import check_reads
@@ -153,10 +161,11 @@ class InferenceService(rpc.InferenceServicer):
             readable(request)
         except CallError as error:
             await abort(context, error)
+        in_pod = is_in_pod(context.peer())
         async for load in self._worker.load_changes.stream(
-            self._load,
+            lambda: self._load(in_pod=in_pod),
             min_interval_s=LOAD_INTERVAL_S,
-            is_urgent=lambda told: self._doors != (told.ready, told.draining),
+            is_urgent=lambda told: self._doors(in_pod=in_pod) != (told.ready, told.draining),
         ):
             yield load
 
@@ -179,15 +188,16 @@ class InferenceService(rpc.InferenceServicer):
             self._worker.adapters.require(name, model.names)  # its text is the base's, loaded or not
         return model.as_told(self._worker.board.engine)
 
-    @property
-    def _doors(self) -> tuple[bool, bool]:
-        """Return whether requests are taken, and whether the worker drains."""
+    def _doors(self, *, in_pod: bool) -> tuple[bool, bool]:
+        """Return whether requests are taken, from within the pod or from elsewhere, and whether the worker drains."""
+        if in_pod and self._worker.late_door.is_open:
+            return (True, False)
         state, is_ending = self._worker.board.state, self._worker.is_ending
         return (state is State.READY and not is_ending, is_ending or state is State.DRAINING)
 
-    def _load(self) -> pb.Load:
+    def _load(self, *, in_pod: bool) -> pb.Load:
         step = self._worker.step
-        ready, draining = self._doors
+        ready, draining = self._doors(in_pod=in_pod)
         return pb.Load(
             running_requests=step.running,
             waiting_requests=step.waiting,

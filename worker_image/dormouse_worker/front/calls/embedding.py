@@ -24,13 +24,13 @@ async def embed(worker: Worker, model: Model, request: pb.EmbedRequest, caller: 
     arrival_s = worker.clock()
     check_common(request)
     check_inputs(request, model.card.vocab_size)
-    check_dimensions(request, admitted(worker))
+    check_dimensions(request, admitted(worker, caller))
 
     async def prepare(max_model_len: int) -> Texts:
         return Texts(await texts_of(model, request, caller.name, max_model_len), [])
 
     params = PoolingParams(request.dimensions, request.normalize if request.HasField("normalize") else None)
-    output, texts = await compute(worker, prepare, params, priority=request.priority, arrival_s=arrival_s)
+    output, texts = await compute(worker, caller, prepare, params, priority=request.priority, arrival_s=arrival_s)
     return _response(request, output, texts.num_tokens)
 
 

@@ -115,9 +115,9 @@ async def _begin(
     if not worker.adapters.on_its_way(request.model, model.names):
         _choose_adapter(worker, model, request)
     num_choices = request.sampling_params.n or 1
-    worker.check_admission()
+    worker.check_admission(caller)
     model.check_stops(request.sampling_params.stop)
-    with worker.requests.preparing(num_choices):
+    with worker.requests.preparing(num_choices, holds=caller.is_in_pod):
         await until_adapter_was_tried(worker, request.model, model)
         max_model_len = _max_model_len(worker, model)
         await model.look(request.chat, held, caller=caller.name, salt=caller.cache_salt)
@@ -145,7 +145,7 @@ async def _begin(
         markers = parsing.grammar.markers if parsing else frozenset[str]()
         assemblies = [_assembly(request, model, opening.said, ends, markers) for _ in range(num_choices)]
         resumed = await _resume(model, request, first, assemblies[0]) if request.HasField("resume") else None
-    _check_admission(worker, num_choices)  # it may have changed while we tokenized
+    _check_admission(worker, caller, num_choices)  # it may have changed while we tokenized
     samplings, bell = choices(first, num_choices), WakeEvent()
     streams = [
         OutputStream(
@@ -202,8 +202,8 @@ async def _prediction(
     return token_ids
 
 
-def _check_admission(worker: Worker, num_requests: int) -> None:
-    worker.check_admission()
+def _check_admission(worker: Worker, caller: Caller, num_requests: int) -> None:
+    worker.check_admission(caller, again=True)
     worker.requests.check_room(num_requests)
 
 

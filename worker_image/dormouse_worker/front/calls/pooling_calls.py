@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dormouse_worker.common.ipc import ModelInfo
 from dormouse_worker.common.task_messages import PooledOutput, PoolingParams
+from dormouse_worker.front.requests.caller import Caller
 from dormouse_worker.front.requests.pooled import PooledAnswer
 from dormouse_worker.front.requests.streams import Times
 from dormouse_worker.front.worker import Worker
@@ -28,22 +29,22 @@ class Texts:
 Prepare = Callable[[int], Awaitable[Texts]]  # with the longest that a text may be
 
 
-def admitted(worker: Worker) -> ModelInfo:
+def admitted(worker: Worker, caller: Caller) -> ModelInfo:
     """Return the model as the engine loaded it. Raises CallError where nothing is taken."""
-    worker.check_admission()
+    worker.check_admission(caller)
     assert worker.board.engine.model is not None, "a worker that admits has loaded"
     return worker.board.engine.model
 
 
 async def compute(
-    worker: Worker, prepare: Prepare, params: PoolingParams, *, priority: int, arrival_s: float
+    worker: Worker, caller: Caller, prepare: Prepare, params: PoolingParams, *, priority: int, arrival_s: float
 ) -> tuple[PooledOutput, Texts]:
     """Return what the engine makes of the texts, and these. Raises CallError."""
     report = worker.board.engine.report
     assert report is not None, "a worker that admits has profiled"
-    with worker.requests.preparing(1):
+    with worker.requests.preparing(1, holds=caller.is_in_pod):
         texts = await prepare(report.max_model_len)
-    worker.check_admission()  # it may have changed while we tokenized
+    worker.check_admission(caller, again=True)  # it may have changed while we tokenized
     answer: PooledAnswer[PooledOutput] = PooledAnswer(Times(arrival_s))
     worker.metrics.on_prompt(texts.num_tokens)
     key = worker.requests.open_pooling(answer, texts.token_ids, params, priority=priority, starts=texts.second_starts)

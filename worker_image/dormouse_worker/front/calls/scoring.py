@@ -36,14 +36,14 @@ async def classify(worker: Worker, model: Model, request: pb.ClassifyRequest, ca
     arrival_s = worker.clock()
     check_common(request)
     check_inputs(request, model.card.vocab_size)
-    loaded = admitted(worker)
+    loaded = admitted(worker, caller)
     check_answer(request, loaded)
 
     async def prepare(max_model_len: int) -> Texts:
         return Texts(await texts_of(model, request, caller.name, max_model_len), [])
 
     params = PoolingParams(use_activation=_activates(request))
-    output, texts = await compute(worker, prepare, params, priority=request.priority, arrival_s=arrival_s)
+    output, texts = await compute(worker, caller, prepare, params, priority=request.priority, arrival_s=arrival_s)
     told = [pb.Classification(probs=array("f", vector)) for vector in output.vectors]
     response = pb.ClassifyResponse(classifications=told, labels=loaded.labels)
     _complete(response, request, output, texts)
@@ -55,14 +55,14 @@ async def score(worker: Worker, model: Model, request: pb.ScoreRequest, caller: 
     arrival_s = worker.clock()
     check_common(request)
     check_pairs(request)
-    admitted(worker)
+    admitted(worker, caller)
 
     async def prepare(max_model_len: int) -> Texts:
         pairs = await _pairs_of(model, request, caller.name, max_model_len)
         return Texts([pair.token_ids for pair in pairs], [pair.second_start for pair in pairs])
 
     params = PoolingParams(use_activation=_activates(request))
-    output, texts = await compute(worker, prepare, params, priority=request.priority, arrival_s=arrival_s)
+    output, texts = await compute(worker, caller, prepare, params, priority=request.priority, arrival_s=arrival_s)
     response = pb.ScoreResponse(scores=[array("f", vector)[0] for vector in output.vectors])
     _complete(response, request, output, texts)
     return response

@@ -47,11 +47,11 @@ async def transcribe(
     desk = model.desk_for_sound
     assert desk is not None, "the model's task is to transcribe"
     check_transcribe(request, desk.spec, from_gateway=caller.is_gateway)
-    worker.check_admission()
+    worker.check_admission(caller)
     async with AsyncExitStack() as opened:
-        with worker.requests.preparing(1, "audio"):
+        with worker.requests.preparing(1, "audio", holds=caller.is_in_pod):
             sound = await _decoded(opened, desk, request, caller)
-        worker.check_admission()  # it may have changed while we decoded
+        worker.check_admission(caller, again=True)  # it may have changed while we decoded
         opened.enter_context(worker.requests.held())
         async for response in Transcription(worker, model, desk, request, caller).run(sound):
             yield response

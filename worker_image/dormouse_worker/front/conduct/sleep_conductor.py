@@ -48,11 +48,14 @@ class SleepConductor:
         return f"SleepConductor({'prepared' if self._prepared else 'nothing prepared'})"
 
     async def drain(self, timeout_s: float) -> int:
-        """Refuse new requests and wait for the running ones; return how many are left. Stays draining."""
+        """Refuse new requests and wait for the running ones; return how many are left. Stays draining.
+
+        While some may still come from within the pod, there is one at least.
+        """
         if self._worker.board.state in _OPEN:
-            self._worker.start_draining()
+            self._worker.start_draining(takes_late=True)
             await self._wait_until_drained(timeout_s or self._worker.settings.drain_timeout_s)
-        return len(self._worker.requests)
+        return len(self._worker.requests) or int(not self._worker.is_idle)
 
     async def prepare_sleep(self, request_counter: int | None, *, must_abort: bool, is_standby: bool = False) -> int:
         """Drain or abort, and stay closed; return the request counter. Raises CallError with everything as before."""
@@ -221,9 +224,7 @@ class SleepConductor:
         worker = self._worker
         try:
             async with asyncio.timeout(timeout_s):
-                await worker.load_changes.until(
-                    lambda: len(worker.requests) == 0 or worker.board.state is not State.DRAINING
-                )
+                await worker.load_changes.until(lambda: worker.is_idle or worker.board.state is not State.DRAINING)
         except TimeoutError:
             return
 

@@ -25,8 +25,8 @@ async def decide(worker: Worker, model: Model, request: pb.DecideRequest, caller
     check_decide(request)
     if not worker.adapters.on_its_way(request.model, model.names):
         choose_adapter(worker, model, request.model)
-    worker.check_admission()
-    with worker.requests.preparing(len(request.questions), _QUESTIONS):
+    worker.check_admission(caller)
+    with worker.requests.preparing(len(request.questions), _QUESTIONS, holds=caller.is_in_pod):
         await until_adapter_was_tried(worker, request.model, model)
         report = worker.board.engine.report
         assert report is not None, "a worker that admits has profiled"
@@ -34,7 +34,7 @@ async def decide(worker: Worker, model: Model, request: pb.DecideRequest, caller
         preparation = Preparation(model, request, caller.name, report.max_model_len - in_front)
         prompts = await preparation.prompts(lambda count: worker.requests.check_possible(count, _QUESTIONS))
     branches = list(prompts.branches)
-    worker.check_admission()  # it may have changed while we tokenized
+    worker.check_admission(caller, again=True)  # it may have changed while we tokenized
     worker.requests.check_room(len(branches), _QUESTIONS)
     reads = Reads(len(branches), arrival_s)
     if branches:

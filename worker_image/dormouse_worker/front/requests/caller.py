@@ -53,6 +53,7 @@ class Caller:
     is_gateway: bool
     cache_salt: str  # only requests of one salt share cached prefixes
     time_limit: TimeLimit | None
+    is_in_pod: bool = False  # over the pod's own socket, from its HTTP API: what came there can go nowhere else
 
 
 def read_caller(metadata: MetadataPairs | None, proofs: Proofs, time_limit: TimeLimit | None, *, peer: str) -> Caller:
@@ -67,7 +68,12 @@ def read_caller(metadata: MetadataPairs | None, proofs: Proofs, time_limit: Time
         raise CallError(grpc.StatusCode.UNAVAILABLE, f"a gateway's ticket is not taken by this worker: {why}")
     salts = [value for key, value in metadata or () if key == METADATA_CACHE_SALT]
     salt = _read_salt(salts, is_gateway=is_gateway)
-    return Caller(_name(metadata, peer, is_gateway=is_gateway), is_gateway, salt, time_limit)
+    return Caller(_name(metadata, peer, is_gateway=is_gateway), is_gateway, salt, time_limit, is_in_pod(peer))
+
+
+def is_in_pod(peer: str) -> bool:
+    """Return whether a call came over a socket of the pod's own."""
+    return peer.startswith("unix:")
 
 
 async def in_time(work: Awaitable[T], time_limit: TimeLimit | None) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -135,18 +135,19 @@ class RequestTable:
             )
 
     @contextmanager
-    def preparing(self, num_requests: int, field: str = "sampling_params.n") -> Iterator[None]:
-        """Keep room while a call is made ready, so that prompts do not pile up before the queue. See `check_room`."""
+    def preparing(self, num_requests: int, field: str = "sampling_params.n", *, holds: bool = False) -> Iterator[None]:
+        """Keep room while a call is made ready, so that prompts do not pile up before the queue; see also `held`."""
         self.check_room(num_requests, field)
         self._num_preparing += num_requests
         try:
-            yield
+            with self.held() if holds else nullcontext():
+                yield
         finally:
             self._num_preparing -= num_requests
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Count a call as in flight for the block, also between its windows: nobody sleeps meanwhile."""
+        """Count a call as in flight for the block, also while nothing of it is with the engine: nobody sleeps then."""
         self._num_held += 1
         try:
             yield
@@ -286,8 +287,7 @@ class RequestTable:
 
     def _abort(self, keys: Sequence[str]) -> list[str]:
         """Tell the engine to drop those that are in flight, and return them."""
-        in_flight = [key for key in keys if key in self._streams]
-        if in_flight:
+        if in_flight := [key for key in keys if key in self._streams]:
             self._send(AbortRequests(in_flight))
         return in_flight
 
