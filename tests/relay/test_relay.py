@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import grpc
 import pytest
@@ -208,6 +209,40 @@ async def test_a_worker_ends_a_call_by_its_deadline_even_if_its_gateway_says_not
     carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=0.05)]))
     await until(lambda: not room.is_full)
     assert speaker.ended == [""]
+
+
+@dataclass
+class OneMessage:
+    """A stream that brings one message of a worker, and ends."""
+
+    responses: list[wire.CarryResponse]
+
+    async def read(self):
+        return self.responses.pop(0) if self.responses else aio.EOF
+
+    async def write(self, _):
+        """Take what the gateway says."""
+
+
+async def test_the_first_answer_of_a_call_is_sent_on_before_those_that_follow_it_are_read(line):
+    """To send the first one takes a task of its own, which would come behind all others."""
+    order, calls = [], {"begun": line.call("begun"), "new": line.call("new")}
+    calls["begun"].feed(b"before")
+    assert await calls["begun"].read() == b"before"
+
+    async def send(name):
+        order.append(name)
+
+    async def pass_on(name):
+        await calls[name].read()
+        await (asyncio.create_task(send(name)) if name == "new" else send(name))
+
+    reading = [asyncio.create_task(pass_on(name)) for name in calls]
+    await asyncio.sleep(0)
+    parts = [wire.CarriedPart(call=calls[name]._number, message=b"now") for name in ("new", "begun")]
+    await line.relay._exchange(OneMessage([wire.CarryResponse(parts=parts)]))
+    await asyncio.gather(*reading)
+    assert order == ["new", "begun"]
 
 
 @asynccontextmanager

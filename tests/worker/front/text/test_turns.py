@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from dormouse_worker.front.text.turns import LONG_BYTES, NUM_THREADS, Rota, TextWork
+from dormouse_worker.front.text.turns import LONG_BYTES, NUM_THREADS, TINY_BYTES, Rota, TextWork
 
 LONG = LONG_BYTES + 1
 
@@ -107,6 +107,22 @@ async def test_many_short_texts_of_one_caller_do_not_hold_another_callers(work, 
     await threads.end("greedy 0")
     await threads.end("greedy 1")
     assert set(threads.names) == {"greedy 2", "modest"}
+
+
+async def test_a_tiny_text_takes_no_thread_and_waits_for_nobody(work, threads):
+    """The way to a thread and back takes longer than the text, most of all beside streams."""
+    for n in range(5):
+        await begin(work, f"greedy {n}", "greedy", TINY_BYTES + 1)
+    assert await work.run(lambda: "tiny", caller="modest", num_bytes=TINY_BYTES) == "tiny"
+    assert threads.names == ["greedy 0", "greedy 1"]
+    with pytest.raises(ValueError, match="no such word"):
+        await work.run(lambda: [].index("no such word"), caller="modest", num_bytes=1)
+
+
+async def test_work_of_unknown_size_takes_a_thread(work, threads):
+    """What nobody counted may be anything."""
+    await begin(work, "unknown", "modest")
+    assert threads.names == ["unknown"]
 
 
 async def test_who_leaves_takes_what_waits_with_it(work, threads):

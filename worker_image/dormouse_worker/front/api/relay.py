@@ -151,7 +151,8 @@ class Carrier:
             async with asyncio.timeout(timeout_s), aclosing(responses):
                 async for response in responses:
                     await call.is_let.wait()
-                    await self._outbox.put(call.number, response.SerializeToString())
+                    await self._outbox.put(call.number, response.SerializeToString(), is_first=not call.has_answered)
+                    call.has_answered = True
         except Aborted as aborted:
             return aborted.status
         except TimeoutError:
@@ -167,6 +168,7 @@ class _Call:
 
     number: int
     is_let: asyncio.Event = field(default_factory=set_event)  # not paused
+    has_answered: bool = False
     task: asyncio.Task[None] | None = None
 
 

@@ -21,6 +21,7 @@ class RelayWriter:
 
     def __init__(self) -> None:
         self._parts: list[wire.CarriedPart] = []
+        self._num_first = 0  # of the parts, the first answers of their calls
         self._calls: set[int] = set()  # that have an answer among the parts
         self._num_bytes = 0
         self._is_writing = False
@@ -31,17 +32,21 @@ class RelayWriter:
     def __repr__(self) -> str:
         return f"RelayWriter({len(self._parts)} parts)"
 
-    async def put(self, call: int, message: bytes) -> None:
-        """Add a call's answer to the next message that has room for it; nothing is added to one while it is written."""
+    async def put(self, call: int, message: bytes, *, is_first: bool = False) -> None:
+        """Add a call's answer to the next message that has room for it; nothing is added to one while it is written.
+
+        The first answers of calls stand before the others.
+        """
         while self._is_writing or call in self._calls or self._num_bytes >= MAX_BATCH_BYTES:
             await self._is_written.wait()
         self._calls.add(call)
         self._num_bytes += len(message)
-        self._add(wire.CarriedPart(call=call, message=message))
+        self._add(wire.CarriedPart(call=call, message=message), self._num_first if is_first else len(self._parts))
+        self._num_first += is_first
 
     def end(self, call: int, status: wire.CarriedStatus) -> None:
         """Add how a call ended."""
-        self._add(wire.CarriedPart(call=call, end=status))
+        self._add(wire.CarriedPart(call=call, end=status), len(self._parts))
 
     async def until_empty(self) -> None:
         """Wait until everything is written."""
@@ -52,7 +57,8 @@ class RelayWriter:
         while True:
             await self._is_filled.wait()
             self._is_filled.clear()
-            parts, self._parts, self._calls, self._num_bytes = self._parts, [], set(), 0
+            parts, self._parts, self._calls = self._parts, [], set()
+            self._num_first = self._num_bytes = 0
             self._is_writing = True
             await write(wire.CarryResponse(parts=parts))
             self._is_writing = False
@@ -60,9 +66,10 @@ class RelayWriter:
                 self._is_empty.set()
             written, self._is_written = self._is_written, asyncio.Event()
             written.set()
+            await asyncio.sleep(0)  # who waited for it goes into the next message, though an end has filled that
 
-    def _add(self, part: wire.CarriedPart) -> None:
-        self._parts.append(part)
+    def _add(self, part: wire.CarriedPart, place: int) -> None:
+        self._parts.insert(place, part)
         self._is_filled.set()
         self._is_empty.clear()
 

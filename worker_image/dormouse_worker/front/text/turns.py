@@ -2,7 +2,7 @@
 
 Two threads, and one of them is never given to a long text. Within short and within long ones the callers take turns,
 one text each; a caller who leaves takes what waits with it. What runs is not cut: it ends by itself, within a second or
-two for the longest message there is.
+two for the longest message there is. A tiny text takes no thread and no turn: it is worked on at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Container
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
+TINY_BYTES = 512  # tokenized in less than the way to a thread and back takes beside streams
 LONG_BYTES = 32 << 10  # so much is tokenized in some 50 ms
 NUM_THREADS = 2  # of which a long text takes one at most
 NOBODY = ""  # the caller of work that no call waits for
@@ -78,7 +79,12 @@ class TextWork:
         return f"TextWork({self._num_short} short, {self._num_long} long; waiting: {self._short!r}, {self._long!r})"
 
     async def run(self, work: Callable[[], T], *, caller: str = NOBODY, num_bytes: int = 0) -> T:
-        """Return what the work returns, done in a thread when its turn has come; raises what it raises."""
+        """Return what the work returns, done in a thread when its turn has come; raises what it raises.
+
+        `num_bytes` of text, 0 = nobody counted; what has few is done here.
+        """
+        if 0 < num_bytes <= TINY_BYTES:
+            return work()
         is_long = num_bytes > LONG_BYTES
         await self._turn(caller, is_long=is_long)
         loop = asyncio.get_running_loop()
