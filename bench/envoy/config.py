@@ -17,6 +17,7 @@ class Wish:
     pickers: Sequence[int]  # ports of ours
     fallback: Sequence[int] = ()  # ports of workers that get what no picker placed; none = what has no place fails
     fails_open: bool = False
+    picker_tls: bool = False  # to pickers, whoever they are
     request_body_mode: str = "BUFFERED"
     response_body_mode: str = "STREAMED"
     message_timeout_s: float = 5.0
@@ -88,7 +89,17 @@ def _pickers(wish: Wish) -> dict[str, Any]:
         "connect_timeout": "1s",
         "typed_extension_protocol_options": {f"{_TYPE[20:]}.extensions.upstreams.http.v3.HttpProtocolOptions": options},
         "load_assignment": _assignment("pickers", wish.pickers),
+        **({"transport_socket": _any_tls()} if wish.picker_tls else {}),
     }
+
+
+def _any_tls() -> dict[str, Any]:
+    """Return TLS to whoever is there, as Envoy AI Gateway speaks it to every picker."""
+    context = {
+        "@type": f"{_TYPE}.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "common_tls_context": {"validation_context": {}},
+    }
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
 def _workers(wish: Wish) -> dict[str, Any]:

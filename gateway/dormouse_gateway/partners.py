@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from dataclasses import dataclass
 
 from dormouse_gateway.picker.door import PickerDoor
 from dormouse_gateway.picker.service import Core, EndpointPicker, Limits, Proofs
 from dormouse_gateway.scaler.door import ScalerDoor
 from dormouse_gateway.settings import Settings
-from dormouse_gateway.tls import Identity
+from dormouse_gateway.tls import Identity, SelfSigned
 
 _STREAMS_GRACE_S = 1.0
 
@@ -59,7 +60,8 @@ def open_partners(
     picker = scaler = None
     if settings.picker_port is not None:
         limits = Limits(settings.http_timeout_s, settings.default_deadline_s)
-        picker = PickerDoor(EndpointPicker(core, proofs, limits), identity, max_calls=max_calls)
+        shown = SelfSigned(dt.datetime.now(dt.UTC)) if settings.picker_self_signed else identity
+        picker = PickerDoor(EndpointPicker(core, proofs, limits), shown, max_calls=max_calls)
     if settings.scaler_port is not None:
         scaler = ScalerDoor(core.router, identity)
     return Partners(picker, scaler)

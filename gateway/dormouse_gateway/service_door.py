@@ -12,7 +12,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]  #
 from dormouse_api.limits import server_options
 from dormouse_api.threads import patient_threads
 from dormouse_gateway.leaving import connection_options
-from dormouse_gateway.tls import Identity
+from dormouse_gateway.tls import Identity, SelfSigned
 
 _ANSWER = health_pb2.HealthCheckResponse
 
@@ -24,7 +24,7 @@ class ServiceDoor:
         self,
         add: Callable[[Any], None],
         *,
-        identity: Identity | None,
+        identity: Identity | SelfSigned | None,
         max_calls: int,
         max_message_bytes: int,
     ) -> None:

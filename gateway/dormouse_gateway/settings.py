@@ -47,6 +47,9 @@ class Settings:
     # DORMOUSE_PICKER_PORT: where Envoy asks which worker gets a request (docs/how-to/envoy.md); chart: 9002. None = it
     # cannot ask.
     picker_port: int | None = None
+    # DORMOUSE_PICKER_SELF_SIGNED: true or false. There the gateway shows a certificate that it made itself, whatever
+    # it shows elsewhere: some speak TLS to every picker, and look at no name.
+    picker_self_signed: bool = False
     # DORMOUSE_SCALER_PORT: where KEDA asks how much there is to do (docs/how-to/keda.md); chart: 9003. None = nowhere.
     scaler_port: int | None = None
     # DORMOUSE_API_KEYS_DIR: one file for each client's key (see keys.py). None = everybody may call everything. Read
@@ -154,6 +157,7 @@ class Settings:
             metrics_port=read.port("DORMOUSE_METRICS_PORT", cls.metrics_port),
             http_port=read.port("DORMOUSE_HTTP_PORT", cls.http_port),
             picker_port=read.port_or_none("DORMOUSE_PICKER_PORT"),
+            picker_self_signed=read.boolean("DORMOUSE_PICKER_SELF_SIGNED", default=cls.picker_self_signed),
             scaler_port=read.port_or_none("DORMOUSE_SCALER_PORT"),
             api_keys_dir=read.path("DORMOUSE_API_KEYS_DIR"),
             require_api_keys=read.boolean("DORMOUSE_REQUIRE_API_KEYS", default=cls.require_api_keys),

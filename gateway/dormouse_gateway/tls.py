@@ -1,10 +1,12 @@
 """What the doors prove their name with: a certificate and its key, from two files. Owns what is in use.
 
-New connections get the new certificate after a reload; open ones go on with theirs.
+New connections get the new certificate after a reload; open ones go on with theirs. Who looks at no name is shown one
+of the process's own.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import ssl
 from pathlib import Path
@@ -13,6 +15,40 @@ from typing import Any
 import grpc
 
 _LOG = logging.getLogger(__name__)
+
+
+class SelfSigned:
+    """A certificate and its key of the process's own, for who wants TLS and checks nothing; gone when it ends."""
+
+    def __init__(self, now: dt.datetime) -> None:
+        """Make both, valid from a day before to ten years after."""
+        from cryptography import x509  # slow to import
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dormouse-gateway")])
+        cert = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=3653))
+            .sign(key, hashes.SHA256())
+        )
+        pem, secret = serialization.Encoding.PEM, serialization.NoEncryption()
+        self._pair = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, secret), cert.public_bytes(pem)
+
+    def __repr__(self) -> str:
+        """Show nothing of the key."""
+        return "SelfSigned()"
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return what a gRPC server listens with."""
+        return grpc.ssl_server_credentials([self._pair])
 
 
 class Identity:

@@ -71,6 +71,12 @@ def test_a_constraint_may_bring_its_own_selector(render: Render):
     assert constraint["labelSelector"]["matchLabels"]["a"] == "b"
 
 
+def test_the_picker_may_show_a_certificate_of_its_own(everything: list[Manifest], default: list[Manifest]):
+    own = {"name": "DORMOUSE_PICKER_SELF_SIGNED", "value": "true"}
+    assert own in pod(everything, "gateway")["containers"][0]["env"]
+    assert own not in pod(default, "gateway", "r-dormouse")["containers"][0]["env"]
+
+
 def test_budgets_let_a_drain_take_as_many_as_is_said(everything: list[Manifest], default: list[Manifest]):
     def taken(manifests: list[Manifest]) -> list[object]:
         return [found["spec"]["maxUnavailable"] for found in manifests if found["kind"] == "PodDisruptionBudget"]

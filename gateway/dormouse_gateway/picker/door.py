@@ -6,15 +6,15 @@ from dormouse_api.foreign.ext_proc_pb2_grpc import add_ExternalProcessorServicer
 from dormouse_gateway.openai.bodies import MAX_BODY_BYTES
 from dormouse_gateway.picker.service import EndpointPicker
 from dormouse_gateway.service_door import ServiceDoor
-from dormouse_gateway.tls import Identity
+from dormouse_gateway.tls import Identity, SelfSigned
 
 _MAX_MESSAGE_BYTES = 4 * MAX_BODY_BYTES  # what is too large is to be refused with a sentence of ours
 
 
 class PickerDoor(ServiceDoor):
-    """Serves the picker: plain, or with the gateway's certificate."""
+    """Serves the picker: plain, or with the gateway's certificate or one that vouches for nothing."""
 
-    def __init__(self, picker: EndpointPicker, identity: Identity | None, *, max_calls: int) -> None:
+    def __init__(self, picker: EndpointPicker, identity: Identity | SelfSigned | None, *, max_calls: int) -> None:
         super().__init__(
             lambda server: add_ExternalProcessorServicer_to_server(picker, server),
             identity=identity,

@@ -11,6 +11,7 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import public_key
 from dormouse_api.tickets import TicketCheck, public_check
 from dormouse_gateway.openai.testing import WORDS
+from dormouse_gateway.settings import Settings
 from dormouse_kube.api import PODS
 from tests.gateway.picker.conftest import CHAT, HI, KEY
 from tests.waiting import until
@@ -31,6 +32,15 @@ async def test_a_request_goes_to_a_worker_and_is_given_back(town, modes):
     (seen, *_) = [seen for worker in town.workers for seen in worker.seen]
     assert TicketCheck(["uid-0", "uid-1"], KNOWN).role_of(seen.metadata) is Role.GATEWAY
     assert len(seen.values("dormouse-caller")) == 1
+
+
+async def test_an_envoy_that_wants_tls_of_every_picker_gets_it(make_town):
+    async with make_town(picker_self_signed=True) as town:
+        async with town.envoy(**DUPLEX, picker_tls=True) as url:
+            assert (await town.ask(url))[0] == 200
+        async with town.envoy(**DUPLEX) as url:
+            assert (await town.ask(url))[0] == 500, "nothing else is spoken there"
+    assert Settings.from_env({"DORMOUSE_PICKER_SELF_SIGNED": "true"}).picker_self_signed
 
 
 @pytest.mark.parametrize("modes", MODES, ids=["buffered", "duplex", "no-response-body"])
