@@ -34,6 +34,53 @@ def test_a_norm_may_have_no_bias_and_keep_the_mean(kernels, num_rows, columns, k
     torch.testing.assert_close(rows.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+def halves(*shape, seed=0):
+    """Return random numbers of 16 bits."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("num_rows", "columns"), [(1, 1), (3, 7), (5, 16), (700, 60), (2, 4099)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rows_of_16_bits_are_normalized_in_float32_also_in_place(kernels, num_rows, columns, has_bias):
+    """What comes out is rounded once."""
+    rows, weight, bias = halves(num_rows, columns) * 3 + 2, torch.rand(columns), torch.rand(columns)
+    shift = bias if has_bias else None
+    expected = layer_norm(rows.double(), (columns,), weight.double(), bias.double() if has_bias else None, 1e-5)
+    norm = abi.LayerNorm(weight.data_ptr(), None if shift is None else shift.data_ptr(), 1e-5)
+    kernels.normalize_halves(rows.data_ptr(), norm, rows.data_ptr(), num_rows=num_rows, columns=columns)
+    torch.testing.assert_close(rows.double(), expected, atol=2**-8, rtol=2**-8)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "columns", "num_outputs"), [(1, 1, 1), (3, 40, 17), (130, 70, 33), (20, 4100, 16)]
+)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rows_of_16_bits_are_multiplied_with_sums_of_float32(kernels, num_rows, columns, num_outputs, has_bias):
+    """What comes out is rounded once, and nothing is written beside it."""
+    rows, weight, bias = halves(num_rows, columns), halves(num_outputs, columns, seed=1), halves(num_outputs, seed=2)
+    expected = rows.double() @ weight.double().T + (bias.double() if has_bias else 0)
+    out = torch.full((num_rows * num_outputs + 16,), 7.0).to(torch.bfloat16)
+    linear = abi.Linear(weight.data_ptr(), bias.data_ptr() if has_bias else None)
+    sizes = {"num_rows": num_rows, "columns": columns, "num_outputs": num_outputs}
+    kernels.multiply_halves(rows.data_ptr(), linear, out.data_ptr(), **sizes)
+    found = out[:-16].view(num_rows, num_outputs).double()
+    torch.testing.assert_close(found, expected, atol=2**-8 * columns**0.5, rtol=2**-8)
+    assert (out[-16:] == 7).all()
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 100_003])
+@pytest.mark.parametrize(
+    ("kind", "gate"),
+    [(abi.GELU, gelu), (abi.SILU, silu), (abi.GELU_TANH, lambda numbers: gelu(numbers, approximate="tanh"))],
+)
+def test_numbers_of_16_bits_are_gated_in_float32(kernels, count, kind, gate):
+    """What comes out is rounded once."""
+    numbers = torch.linspace(-30, 12, count).to(torch.bfloat16)
+    expected = gate(numbers.double())
+    kernels.gate_halves(kind, numbers.data_ptr(), count=count)
+    torch.testing.assert_close(numbers.double(), expected, atol=1e-6, rtol=2**-8)
+
+
 @pytest.mark.parametrize(("num_rows", "num_heads", "size"), [(1, 1, 2), (7, 3, 10), (300, 4, 64), (5, 2, 256)])
 def test_heads_turn_by_their_rows_positions(kernels, num_rows, num_heads, size):
     generator = torch.Generator().manual_seed(size)
@@ -65,7 +112,7 @@ def test_gelu_is_the_one_with_the_error_function(kernels, count):
     torch.testing.assert_close(numbers.double(), expected, atol=5e-7, rtol=5e-7)
 
 
-@pytest.mark.parametrize("kind", [abi.GELU, abi.SILU])
+@pytest.mark.parametrize("kind", [abi.GELU, abi.SILU, abi.GELU_TANH])
 def test_what_is_no_number_stays_so(kernels, kind):
     numbers = torch.full((40,), 1.0)
     numbers[[3, 39]] = torch.tensor([float("nan"), float("inf")])

@@ -45,6 +45,7 @@ from dormouse_worker.model.vision.families import (
     max_image_rows,
     num_deep,
 )
+from dormouse_worker.model.vision.native_way import encoder_kernels
 from dormouse_worker.model.vision.tower import ImageTower
 from dormouse_worker.model.vision.widened import is_better_widened
 from dormouse_worker.model.weights.kind import GENERATES, SEES
@@ -147,6 +148,7 @@ def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower 
         device=device.torch_device,
         needed=frozenset(family.largest(module.config)),
         is_widened=is_better_widened(device.torch_device, dtype),
+        kernels=encoder_kernels(settings, device.torch_device, dtype),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
-VERSION = 18
+VERSION = 19
 FLOAT32, BFLOAT16 = 0, 1
 AS_IT_COMES, ROWS_INT8, ROWS_FP8 = range(3)
 PLAIN, INT8, INT4, W4_1, W4_4, W4_LOW, MXFP4, W8_4, W8_8, W8_LOW = range(10)
-GELU, SILU = range(2)
+GELU, SILU, GELU_TANH = range(3)
 LATE = 1
 MAX_HEAD_SIZE = 256  # numbers of a head: MAX_HEAD in `src/unit.h`
 UNORDERED = -3  # what a forward pass answers to rows that do not ascend

@@ -97,6 +97,21 @@ class Kernels:
         """
         self._library.dm_gate(self._handle, kind, numbers, others, count)
 
+    def multiply_halves(
+        self, rows: int, linear: abi.Linear, out: int, *, num_rows: int, columns: int, num_outputs: int
+    ) -> None:
+        """Fill `out`, bfloat16 [rows, outputs], with bfloat16 rows times a plain map of such; sums are float32."""
+        sizes = (num_rows, columns, num_outputs)
+        self._library.dm_multiply_halves(self._handle, rows, byref(linear), out, *sizes)
+
+    def normalize_halves(self, rows: int, norm: abi.LayerNorm, out: int, *, num_rows: int, columns: int) -> None:
+        """Fill `out`, bfloat16 [rows, at most 65,536 columns], with the norm of such rows; it may be the same."""
+        self._library.dm_normalize_halves(self._handle, rows, byref(norm), num_rows, columns, out)
+
+    def gate_halves(self, kind: int, numbers: int, *, count: int) -> None:
+        """Replace bfloat16 numbers by what a gate lets through."""
+        self._library.dm_gate_halves(self._handle, kind, numbers, count)
+
     def rotate(self, rows: int, positions: int, inv_freq: int, *, num_rows: int, num_heads: int, size: int) -> None:
         """Turn float32 heads [rows, heads, size] by their rows' positions, int64, times float32 [size / 2]."""
         self._library.dm_rotate(self._handle, rows, positions, inv_freq, num_rows, num_heads, size)
@@ -194,6 +209,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "dm_multiply": (None, [c_void_p, c_int64, c_void_p, linear, c_void_p, *sizes]),
         "dm_normalize": (None, [c_void_p, c_void_p, c_void_p, POINTER(abi.LayerNorm), c_int64, c_int64, c_void_p]),
         "dm_gate": (None, [c_void_p, c_int64, c_void_p, c_void_p, c_int64]),
+        "dm_multiply_halves": (None, [c_void_p, c_void_p, linear, c_void_p, *sizes]),
+        "dm_normalize_halves": (None, [c_void_p, c_void_p, POINTER(abi.LayerNorm), c_int64, c_int64, c_void_p]),
+        "dm_gate_halves": (None, [c_void_p, c_int64, c_void_p, c_int64]),
         "dm_rotate": (None, [c_void_p, *[c_void_p] * 3, *sizes]),
         "dm_desk_bytes": (c_int64, [c_void_p, c_int64]),
         "dm_sample": (None, [c_void_p, sample]),

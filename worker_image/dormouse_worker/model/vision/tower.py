@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.model.promised_files import read_promised
 from dormouse_worker.model.vision.families import VisionFamily
 from dormouse_worker.model.vision.features import Tensors
+from dormouse_worker.model.vision.native_way import NativeWay
 from dormouse_worker.model.vision.small_steps import SmallSteps
 from dormouse_worker.model.vision.widened import Widened
+from dormouse_worker.native.library import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class ImageTower:
     device: torch.device
     needed: frozenset[str]  # names of the tensors that an image has
     is_widened: bool = False  # computed in float32, whatever `dtype` its weights and rows have
+    kernels: Kernels | None = None  # where they are faster than torch
 
     @property
     def row_size(self) -> int:
@@ -56,12 +59,20 @@ class ImageTower:
     def compute(self, tensors: Tensors) -> torch.Tensor:
         """Return the rows [n, row_size] of what a processor made of one image."""
         moved = {name: self._moved(tensor) for name, tensor in tensors.items()}
-        with (
-            SmallSteps() if self.device.type == "cpu" else nullcontext(),
-            Widened() if self.is_widened else nullcontext(),
-        ):
+        with self._ways():
             layers = self.family.features(self.module.model, moved)
         return torch.cat([self._joined(layer) for layer in layers], dim=1).to(self.dtype)
+
+    def _ways(self) -> ExitStack:
+        """Return, to be left again, how operations are computed: the way that is entered last is asked first."""
+        ways = ExitStack()
+        if self.device.type == "cpu":
+            ways.enter_context(SmallSteps())
+        if self.is_widened:
+            ways.enter_context(Widened())
+        if self.kernels is not None:
+            ways.enter_context(NativeWay(self.kernels, self.kernels.num_threads))
+        return ways
 
     def largest(self) -> Tensors:
         """Return what a processor makes of the largest image."""

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#define DM_VERSION 18
+#define DM_VERSION 19
 
 enum DmType : int64_t { DM_FLOAT32 = 0, DM_BFLOAT16 = 1 };
 enum DmStored : int64_t { DM_AS_IT_COMES = 0, DM_ROWS_INT8 = 1, DM_ROWS_FP8 = 2 };
@@ -85,8 +85,8 @@ struct DmNorm {
   double eps;
 };
 
-// What numbers are gated by: x · Φ(x), where Φ is the normal distribution's; or x / (1 + exp(-x)).
-enum DmGate : int64_t { DM_GELU = 0, DM_SILU = 1 };
+// What numbers are gated by: x · Φ(x), where Φ is the normal distribution's; x / (1 + exp(-x)); or the first, about.
+enum DmGate : int64_t { DM_GELU = 0, DM_SILU = 1, DM_GELU_TANH = 2 };
 
 // A norm whose numbers are all float32: by mean and variance, or by the root mean square.
 struct DmLayerNorm {
@@ -188,4 +188,9 @@ struct DmKernels {
   void (*gate)(const DmPool *, int64_t kind, float *numbers, const float *others, int64_t count);
   void (*rotate)(const DmPool *, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
                  int64_t num_heads, int64_t size);
+  void (*multiply_halves)(const DmPool *, const uint16_t *in, const DmLinear *, uint16_t *out, int64_t rows,
+                          int64_t columns, int64_t num_outputs);
+  void (*normalize_halves)(const DmPool *, const uint16_t *in, const DmLayerNorm *, int64_t rows, int64_t columns,
+                           uint16_t *out);
+  void (*gate_halves)(const DmPool *, int64_t kind, uint16_t *numbers, int64_t count);
 };

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "cached.h"
-#include "product.h"
+#include "linear.h"
 #include "rotary.h"
+#include "rotation.h"
 
 namespace {
 
@@ -23,22 +24,31 @@ INLINE floats normal_gate(floats x) {
   return x < floats{} ? x * tail : x - x * tail;
 }
 
+// The same as GELU's approximation by tanh has it; 0.5 · (1 + tanh(y)) = 1 / (1 + exp(-2 y)).
+INLINE floats about_normal_gate(floats x) {
+  floats twice = all(1.5957691216057308f) * (x + all(0.044715f) * x * x * x);
+  return x / (all(1.0f) + exponential(-twice));
+}
+
 INLINE floats silu(floats x) { return x / (all(1.0f) + exponential(-x)); }
 
 // Replaces each number x by gate(x), times the one beside it if there are others.
-template <class Gate>
-INLINE void gate_by(const DmPool &pool, float *numbers, const float *others, int64_t count, const Gate &gate) {
+template <class T, class Gate>
+INLINE void gate_by(const DmPool &pool, T *numbers, const T *others, int64_t count, const Gate &gate) {
   parallel_stretches(pool, count, GATED_AT_ONCE, [&](int64_t begin, int64_t end) {
     int64_t i = begin;
     for (; i + LANES <= end; i += LANES) {
       floats passed = gate(load(numbers + i));
       store(numbers + i, others ? passed * load(others + i) : passed);
     }
-    for (; i < end; i++) numbers[i] = gate(all(numbers[i]))[0] * (others ? others[i] : 1);
+    for (; i < end; i++) put(numbers + i, gate(all(value(numbers[i])))[0] * (others ? value(others[i]) : 1));
   });
 }
 
-void gate_numbers(const DmPool &pool, int64_t kind, float *numbers, const float *others, int64_t count) {
+template <class T>
+void gate_numbers(const DmPool &pool, int64_t kind, T *numbers, const T *others, int64_t count) {
+  if (kind == DM_GELU_TANH)
+    return gate_by(pool, numbers, others, count, [](floats x) { return about_normal_gate(x); });
   if (kind == DM_SILU) return gate_by(pool, numbers, others, count, [](floats x) { return silu(x); });
   gate_by(pool, numbers, others, count, [](floats x) { return normal_gate(x); });
 }
@@ -103,6 +113,35 @@ void normalize_rows(const DmPool &pool, const float *in, const float *more, cons
     for (int64_t r = begin; r < end; r++)
       normalize_row(in + r * columns, more ? more + r * columns : more, norm, columns, out + r * columns);
   });
+}
+
+// Rows of 16 bits, whose norms are computed in float32.
+void normalize_half_rows(const DmPool &pool, const bf16 *in, const DmLayerNorm &norm, int64_t rows, int64_t columns,
+                         bf16 *out) {
+  parallel_stretches(pool, rows, parts(GATED_AT_ONCE, columns), [&](int64_t begin, int64_t end) {
+    alignas(64) float row[MOST_COLUMNS];  // of which only the columns are touched
+    for (int64_t r = begin; r < end; r++) {
+      convert(in + r * columns, columns, row);
+      normalize_row(row, nullptr, norm, columns, row);
+      convert(row, 1, columns, out + r * columns);
+    }
+  });
+}
+
+// out [rows][num_outputs] = rows of 16 bits times a plain map of such, and its bias. Where processors do not multiply
+// these, rows are made wider before.
+void multiply_half_rows(const DmPool &pool, const bf16 *in, const DmLinear &map, bf16 *out, int64_t rows, int64_t columns,
+                        int64_t num_outputs) {
+#if defined(__AVX512BF16__)
+  linear<false, bf16, bf16>(pool, in, map, out, rows, columns, num_outputs, (bf16 *)nullptr);
+#else
+  int64_t room = PACKS ? (rows / LANES + 1) * packed_size<float>(columns) : 0;
+  float *wide = (float *)malloc((rows * columns + room) * sizeof(float));
+  parallel_stretches(pool, rows * columns, GATED_AT_ONCE,
+                     [&](int64_t begin, int64_t end) { convert(in + begin, end - begin, wide + begin); });
+  linear<false, float, bf16>(pool, wide, map, out, rows, columns, num_outputs, wide + rows * columns);
+  free(wide);
+#endif
 }
 
 }  // namespace

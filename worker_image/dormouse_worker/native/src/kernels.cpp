@@ -113,6 +113,20 @@ void gate(const DmPool *pool, int64_t kind, float *numbers, const float *others,
   gate_numbers(*pool, kind, numbers, others, count);
 }
 
+void multiply_halves(const DmPool *pool, const uint16_t *in, const DmLinear *map, uint16_t *out, int64_t rows,
+                     int64_t columns, int64_t num_outputs) {
+  multiply_half_rows(*pool, (const bf16 *)in, *map, (bf16 *)out, rows, columns, num_outputs);
+}
+
+void normalize_halves(const DmPool *pool, const uint16_t *in, const DmLayerNorm *norm, int64_t rows, int64_t columns,
+                      uint16_t *out) {
+  normalize_half_rows(*pool, (const bf16 *)in, *norm, rows, columns, (bf16 *)out);
+}
+
+void gate_halves(const DmPool *pool, int64_t kind, uint16_t *numbers, int64_t count) {
+  gate_numbers<bf16>(*pool, kind, (bf16 *)numbers, nullptr, count);
+}
+
 void rotate(const DmPool *pool, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
             int64_t num_heads, int64_t size) {
   rotate_rows(*pool, rows, positions, inv_freq, num_rows, num_heads, size);
@@ -133,6 +147,6 @@ int64_t JOIN(dm_desk_bytes_, VARIANT)(int64_t vocab_size);
 extern const DmKernels JOIN(dm_kernels_, VARIANT) = {
     TEXT(VARIANT), attend_rows,     write_rounded_rows, multiply_rows, forward, workspace_bytes,
     JOIN(dm_sample_, VARIANT), JOIN(dm_desk_bytes_, VARIANT), checksum, are_finite, round_rows,
-    normalize, gate, rotate,
+    normalize, gate, rotate, multiply_halves, normalize_halves, gate_halves,
 };
 }

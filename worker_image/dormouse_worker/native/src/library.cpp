@@ -129,6 +129,24 @@ void dm_gate(const DmKernels *kernels, int64_t kind, float *numbers, const float
   kernels->gate(&held.threads, kind, numbers, others, count);
 }
 
+// The same three of bfloat16, whose sums are float32: a plain map of such weights, a norm, and a gate.
+void dm_multiply_halves(const DmKernels *kernels, const uint16_t *in, const DmLinear *map, uint16_t *out, int64_t rows,
+                        int64_t columns, int64_t num_outputs) {
+  Held held;
+  kernels->multiply_halves(&held.threads, in, map, out, rows, columns, num_outputs);
+}
+
+void dm_normalize_halves(const DmKernels *kernels, const uint16_t *in, const DmLayerNorm *norm, int64_t rows,
+                         int64_t columns, uint16_t *out) {
+  Held held;
+  kernels->normalize_halves(&held.threads, in, norm, rows, columns, out);
+}
+
+void dm_gate_halves(const DmKernels *kernels, int64_t kind, uint16_t *numbers, int64_t count) {
+  Held held;
+  kernels->gate_halves(&held.threads, kind, numbers, count);
+}
+
 // Turns the heads of rows [rows][heads][size] by their positions [rows] times [size / 2] frequencies.
 void dm_rotate(const DmKernels *kernels, float *rows, const int64_t *positions, const float *inv_freq, int64_t num_rows,
                int64_t num_heads, int64_t size) {

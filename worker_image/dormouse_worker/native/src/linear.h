@@ -55,8 +55,8 @@ INLINE void let_through(const float *in, int64_t rows, int64_t width, A *out, in
 
 // out [rows][num_outputs] = rows times weights, what adapters add, and the bias; `Adds` adds to what is there.
 // N = an item of the weights, which stand for some of type W.
-template <bool ADDS, class A, class W, class N = W>
-void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, int64_t rows, int64_t columns,
+template <bool ADDS, class A, class W, class N = W, class Out>
+void linear(const DmPool &pool, const A *in, const DmLinear &map, Out *out, int64_t rows, int64_t columns,
             int64_t num_outputs, A *packed, const Deltas<A, W> &deltas = {}) {
   deltas.shrink(pool, in, rows, columns);
   PlainGroups<N> plain{(const N *)map.weight, num_outputs, columns / columns_of<N>};
@@ -66,7 +66,7 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
     alignas(64) float shift[GROUP] = {};
     for (int64_t j = 0; bias && j < width; j++) shift[j] = value(bias[column + j]);
     deltas.add(first, count, column, width, from);
-    float *to = out + first * num_outputs + column;
+    Out *to = out + first * num_outputs + column;
     for (int64_t r = 0; r < count; r++, from += GROUP, to += num_outputs) {
       int64_t j = 0;
       for (; j + LANES <= width; j += LANES) {
@@ -75,7 +75,7 @@ void linear(const DmPool &pool, const A *in, const DmLinear &map, float *out, in
       }
       for (; j < width; j++) {
         float result = from[j] + shift[j];
-        to[j] = ADDS ? to[j] + result : result;
+        put(to + j, ADDS ? value(to[j]) + result : result);
       }
     }
   });

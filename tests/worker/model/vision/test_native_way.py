@@ -1,0 +1,191 @@
+"""Encoders' operations by our kernels: as exact as torch's, and only where they are what kernels compute."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.executor.worker.cpu_worker import CpuWorker
+from dormouse_worker.model.testing_vision import draw_picture
+from dormouse_worker.model.vision.native_way import Most, NativeWay, encoder_kernels
+from dormouse_worker.native.library import load_kernels
+
+attend = functional.scaled_dot_product_attention
+OPERATIONS = (attend, functional.linear, functional.layer_norm, functional.gelu, functional.silu)
+
+
+class Asked(TorchFunctionMode):
+    """Notes which of these torch is asked to compute itself, and on how many threads it computes all else."""
+
+    def __init__(self):
+        super().__init__()
+        self.named, self.threads = [], set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in OPERATIONS:
+            self.named.append(function)
+        self.threads.add((function in OPERATIONS, torch.get_num_threads()))
+        return function(*args, **(kwargs or {}))
+
+
+def draw(*shape, seed=0):
+    """Return random numbers of 16 bits."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+
+
+def draw_heads(pictures, heads, length, size):
+    """Return query, key and value [B, H, L, D] as models have them: of rows whose heads lie behind each other."""
+    return [draw(pictures, length, heads, size, seed=seed).transpose(1, 2) for seed in range(3)]
+
+
+def natively(function, *parts, most=None, **options):
+    """Return what is computed, and whether torch did it."""
+    with Asked() as asked, NativeWay(load_kernels(), 2, most):
+        result = function(*parts, **options)
+    return result, bool(asked.named)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 130, 64), (3, 2, 65, 72), (2, 1, 33, 80), (1, 2, 1, 16), (1, 1, 600, 240)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_is_as_exact_as_torchs(shape, scale):
+    """Every row sees all rows of its own picture, and no other's; heads of any size are whole."""
+    parts = draw_heads(*shape)
+    mixed, is_torchs = natively(attend, *parts, scale=scale)
+    exact = attend(*(part.double() for part in parts), scale=scale)
+    assert (is_torchs, mixed.shape, mixed.dtype) == (False, exact.shape, torch.bfloat16)
+    torch.testing.assert_close(mixed.double(), exact, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize(
+    ("function", "parts", "options"),
+    [
+        (functional.linear, (draw(2, 9, 40), draw(24, 40, seed=1), draw(24, seed=2)), {}),
+        (functional.linear, (draw(40, 9).T, draw(24, 40, seed=1)), {}),
+        (functional.layer_norm, (draw(2, 40, 9).transpose(1, 2), (40,), draw(40, seed=1), draw(40, seed=2), 1e-6), {}),
+        (functional.layer_norm, (draw(5, 40), (40,), draw(40, seed=1)), {}),
+        (functional.gelu, (draw(9, 40),), {}),
+        (functional.gelu, (draw(40, 9).T,), {"approximate": "tanh"}),
+        (functional.silu, (draw(9, 40),), {}),
+    ],
+)
+def test_maps_norms_and_gates_are_as_exact_as_torchs(function, parts, options):
+    """They are computed as float32 and rounded once, however what goes in lies in memory; it stays as it was."""
+    before = parts[0].clone()
+    found, is_torchs = natively(function, *parts, **options)
+    exact = function(*(part.double() if isinstance(part, torch.Tensor) else part for part in parts), **options)
+    assert (is_torchs, found.shape, found.dtype) == (False, exact.shape, torch.bfloat16)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-7, atol=2**-7)
+    assert torch.equal(parts[0], before)
+
+
+@pytest.mark.parametrize("most", [Most(products=1, attention=1), Most(products=1 << 14, attention=1 << 14)])
+def test_steps_change_no_bit(most):
+    """However short they are: a row at least."""
+    heads, linear = draw_heads(2, 3, 50, 32), (draw(2, 50, 40), draw(24, 40, seed=1))
+    assert torch.equal(natively(attend, *heads, most=most)[0], natively(attend, *heads)[0])
+    assert torch.equal(natively(functional.linear, *linear, most=most)[0], natively(functional.linear, *linear)[0])
+
+
+QUERY, KEY, VALUE = draw_heads(1, 2, 20, 16)
+MASK = torch.zeros(1, 1, 20, 20, dtype=torch.bfloat16).index_fill(3, torch.tensor([3]), -torch.inf)
+ROWS, WEIGHT = draw(3, 8), draw(5, 8, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "parts", "options"),
+    [
+        (attend, (QUERY, KEY, VALUE), {"attn_mask": MASK}),
+        (attend, (QUERY, KEY, VALUE), {"is_causal": True}),
+        (attend, (QUERY.float(), KEY.float(), VALUE.float()), {}),
+        (attend, (QUERY[:, :, :7], KEY, VALUE), {}),
+        (attend, (QUERY[0], KEY[0], VALUE[0]), {}),
+        (attend, tuple(draw_heads(1, 1, 5, 256)), {}),
+        (functional.linear, (ROWS.float(), WEIGHT.float()), {}),
+        (functional.linear, (ROWS, WEIGHT[0]), {}),
+        (functional.linear, (ROWS, draw(8, 5).T), {}),
+        (functional.linear, (ROWS[:0], WEIGHT), {}),
+        (functional.layer_norm, (ROWS, (8,)), {}),
+        (functional.layer_norm, (ROWS, (3, 8), draw(3, 8)), {}),
+        (functional.layer_norm, (draw(1, 65537), (65537,), draw(65537)), {}),
+        (functional.gelu, (ROWS.float(),), {}),
+        (functional.silu, (ROWS.clone(),), {"inplace": True}),
+    ],
+)
+def test_all_else_is_torchs(function, parts, options):
+    """Masks, other kinds of numbers and of shapes, queries that are not of the same rows, what is changed in place."""
+    found, is_torchs = natively(function, *parts, **options)
+    assert is_torchs
+    assert torch.equal(found, function(*parts, **options))
+
+
+def test_dropout_is_torchs():
+    """No encoder has any when it is asked, and our kernels know none."""
+    assert natively(attend, QUERY, KEY, VALUE, dropout_p=0.5)[1]
+
+
+def test_sums_are_dense_rows():
+    """Patches that a convolution left as columns would stay so behind every sum."""
+    columns, rows = draw(1, 8, 5).transpose(1, 2), draw(1, 5, 8, seed=1)
+    found, _ = natively(lambda: columns + rows)
+    assert torch.equal(found, columns + rows)
+    assert found.is_contiguous()
+    assert not (columns + rows).is_contiguous()
+    assert torch.equal(natively(lambda: rows + 1)[0], rows + 1)
+    assert torch.equal(natively(lambda: torch.add(rows, columns, alpha=2))[0], torch.add(rows, columns, alpha=2))
+
+
+def test_torchs_threads_compute_nothing_but_what_is_large():
+    """Others look for work for milliseconds, and would share their cores with ours."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with Asked() as asked, NativeWay(load_kernels(), 2):
+            functional.linear(ROWS, WEIGHT)
+            attend(QUERY, KEY, VALUE, attn_mask=MASK)
+            ROWS.float().mean()
+        assert asked.threads == {(False, 1), (True, 2)}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "backend", "said", "is_ours"),
+    [
+        ("cpu", torch.bfloat16, "auto", "flags : avx512f avx512_bf16", True),
+        ("cpu", torch.bfloat16, "native", None, True),
+        ("cpu", torch.bfloat16, "auto", "flags : avx512_bf16 amx_bf16 amx_tile", False),
+        ("cpu", torch.bfloat16, "sdpa", "flags : avx512_bf16", False),
+        ("cpu", torch.float32, "auto", "flags : avx512_bf16", False),
+        ("meta", torch.bfloat16, "auto", "flags : avx512_bf16", False),
+    ],
+)
+def test_kernels_compute_where_they_are_faster(tmp_path, device, dtype, backend, said, is_ours):
+    """They multiply bfloat16, and nothing on the processor does so better."""
+    if said:
+        (tmp_path / "cpuinfo").write_text(said)
+    settings = make_settings(tmp_path, attention_backend=backend)
+    found = encoder_kernels(settings, torch.device(device), dtype, tmp_path / "cpuinfo")
+    assert (found is not None) == (is_ours and load_kernels().multiplies_bfloat16)
+
+
+@pytest.mark.parametrize("family", ["llava", "smolvlm"])
+def test_a_towers_rows_are_about_those_of_torch(seeing, family):
+    """The way reaches the tower's own maps, norms, gates and attention."""
+    worker = CpuWorker(make_settings(seeing(family), dtype="bfloat16", image_dir="unused"), 0)
+    worker.init_device()
+    worker.load_model()
+    tower, tensors = worker._model.tower, draw_picture(family, 1).tensors
+    if "pixel_attention_mask" in tensors:
+        tensors["pixel_attention_mask"].fill_(1)  # patches that fill a tile up are masked, and torch's
+    with Asked() as asked:
+        rows = replace(tower, is_widened=False, kernels=load_kernels()).compute(tensors)
+    with Asked() as by_torch:
+        plain = replace(tower, is_widened=False, kernels=None).compute(tensors)
+    worker.shutdown()
+    assert not asked.named
+    assert {attend, functional.linear} <= set(by_torch.named)
+    torch.testing.assert_close(rows, plain, rtol=2**-5, atol=2**-5 * float(plain.abs().max()))
