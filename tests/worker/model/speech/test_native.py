@@ -1,4 +1,4 @@
-"""Whisper's decoder by our kernels: it says what torch says, and of a window the same whoever is beside it."""
+"""Whisper by our kernels: it says what torch says, and of a window the same whoever is beside it."""
 
 import pytest
 import torch
@@ -60,6 +60,7 @@ def kernels():
     """Skip the test where no kernels were compiled."""
     if isinstance(found := load_kernels(), Missing):
         pytest.skip(found.reason)
+    return found
 
 
 class Heard:
@@ -120,19 +121,73 @@ def test_a_window_gets_the_same_bits_whoever_is_beside_it(load, quantization):
     assert torch.equal(together[1][:1], alone.logits(then(0, first, 9)))
 
 
+def rounded_maps(model):
+    """Return the paths of maps of fewer bits, of the first layers and of what is no layer's."""
+    named = model.network.module.named_modules(remove_duplicate=False)
+    found = {path.removeprefix("model.") for path, part in named if isinstance(part, QuantizedLinear)}
+    return {path for path in found if ".layers." not in path or ".layers.0." in path}
+
+
+def maps_of(layer, *names):
+    return {f"{layer}.layers.0.{name}" for name in names}
+
+
+OWN = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
+CROSS = tuple(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out"))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "maps"),
+    [
+        ("int8", maps_of("encoder", *OWN, "fc1", "fc2") | maps_of("decoder", *OWN, *CROSS, "fc1", "fc2")),
+        ("int4", maps_of("decoder", *OWN, "encoder_attn.q_proj", "encoder_attn.out_proj", "fc1", "fc2")),
+    ],
+)
+def test_all_maps_have_8_bits_and_those_that_meet_one_token_4(load, quantization, maps):
+    """Convolutions have all of theirs."""
+    model = load(dtype="float32", quantization=quantization)
+    assert rounded_maps(model) == maps | {"proj_out"}
+    assert isinstance(model.network.module.model.decoder.embed_tokens, QuantizedEmbedding)
+    assert quantization in model.info.compute_path
+
+
 @pytest.mark.usefixtures("kernels")
 @torch.inference_mode()
-def test_what_is_read_for_each_token_has_fewer_bits_and_says_nearly_the_same(load):
+def test_of_8_bits_nearly_the_same_is_said(load):
     rounded, plain = load(dtype="float32", quantization="int8"), load(dtype="float32")
-    decoder = rounded.network.module.model.decoder
-    maps = {name for name, part in decoder.layers[0].named_modules() if isinstance(part, QuantizedLinear)}
-    own = {f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")}
-    assert maps == own | {"encoder_attn.q_proj", "encoder_attn.out_proj", "fc1", "fc2"}
-    assert isinstance(decoder.embed_tokens, QuantizedEmbedding)
-    assert not any(isinstance(part, QuantizedLinear) for part in rounded.network.module.model.encoder.modules())
-    assert "int8" in rounded.info.compute_path
     for some, others in zip(follow(Heard(rounded, rounded.network)), follow(Heard(plain, plain.network)), strict=True):
         assert 0 < (some - others).norm() <= 0.1 * others.norm()
+
+
+def window_of(model, seed=5):
+    noise = torch.Generator().manual_seed(seed)
+    return torch.randn(model.spec.num_mels, model.spec.window_frames, generator=noise)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("settings", "apart"), [({}, 2e-6), ({"quantization": "int8"}, 0.02), ({"dtype": "bfloat16"}, 0.02)]
+)
+@torch.inference_mode()
+def test_a_window_is_encoded_as_by_torch_in_float32(load, settings, apart):
+    ours, plain = load(**{"dtype": "float32"} | settings), load(dtype="float32", attention_backend="sdpa")
+    window = window_of(plain)
+    found, wanted = (model.network.arithmetic.encode(window) for model in (ours, plain))
+    assert found.dtype == torch.float32
+    assert (found - wanted).norm() <= apart * wanted.norm()
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@torch.inference_mode()
+def test_a_window_is_encoded_to_the_same_bits_by_any_number_of_threads(load, kernels, quantization):
+    model = load(dtype="float32", quantization=quantization)
+    found = []
+    for count in (1, 2, 3):
+        kernels.set_num_threads(count)
+        found.append(model.network.arithmetic.encode(window_of(model)))
+    kernels.set_num_threads(torch.get_num_threads())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @torch.inference_mode()
@@ -156,6 +211,13 @@ def test_torch_reads_fewer_bits_too(load):
 )
 def test_where_torch_computes_the_reason_is_told(load, settings, why):
     assert load(**settings).info.compute_path.endswith(f"; not native: {why}")
+
+
+def test_what_gates_in_another_way_is_torchs(tmp_path):
+    path = write_whisper(tmp_path, activation_function="relu")
+    model = load_speech(EngineSettings(model=str(path), dtype="float32"), CpuDevice(Host()))
+    assert model.info.compute_path.endswith("; not native: activation_function is relu, and the kernels know gelu")
+    model.weights.close()
 
 
 def test_without_kernels_torch_computes(load, monkeypatch):

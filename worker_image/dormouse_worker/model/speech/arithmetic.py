@@ -36,6 +36,9 @@ class Arithmetic(Protocol):
     def linear(self, part: Any, rows: torch.Tensor) -> torch.Tensor:
         """Return [T, out] of rows [T, in], in the rows' type."""
 
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """Return [positions, H] of features [mels, frames], on the CPU in float32."""
+
     def windows(self, rows: Sequence[SpeechRow], places: Places) -> Windows:
         """Return the attention of a pass."""
 
@@ -43,8 +46,9 @@ class Arithmetic(Protocol):
 class InTorch:
     """Implements `Arithmetic`."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, module: Any, device: torch.device, why: str) -> None:
         """`why` our kernels do not compute: a clause."""
+        self._encoder, self._device = module.model.encoder, device
         self.name = f"torch: transformers' encoder and decoder layers over places; not native: {why}"
 
     def __repr__(self) -> str:
@@ -54,6 +58,12 @@ class InTorch:
         """See `Arithmetic`."""
         out: torch.Tensor = part(rows)
         return out
+
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """See `Arithmetic`."""
+        moved = features.to(self._device, self._encoder.conv1.weight.dtype)[None]
+        encoded: torch.Tensor = self._encoder(moved).last_hidden_state[0]
+        return encoded
 
     def windows(self, rows: Sequence[SpeechRow], places: Places) -> Windows:
         """See `Arithmetic`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
@@ -19,6 +20,7 @@ from dormouse_worker.model.architecture import check_known
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
+from dormouse_worker.model.quantized.rounding import INT8
 from dormouse_worker.model.quantized.stored_config import without_own
 from dormouse_worker.model.speech.cache import Sizes
 from dormouse_worker.model.speech.native import choose_arithmetic
@@ -76,7 +78,7 @@ def load_speech(settings: EngineSettings, device: Device) -> LoadedSpeech:
             files.path, local_files_only=True, trust_remote_code=False
         )
         check_device(device.name, device.capability, settings.dtype, without_own(files.config))
-        kind = ModelKind(AutoModelForSpeechSeq2Seq, lambda: "sdpa", rounds=_meets_tokens)
+        kind = ModelKind(AutoModelForSpeechSeq2Seq, lambda: "sdpa", rounds=partial(_is_rounded, settings.quantization))
         loaded = load_weights(config, settings, device, files, kind=kind)
     logger.info("%s: %s", files.path, loaded.report)
     sizes = _sizes(config, spec, loaded.module.dtype)
@@ -91,10 +93,12 @@ def load_speech(settings: EngineSettings, device: Device) -> LoadedSpeech:
     )
 
 
-def _meets_tokens(path: str) -> bool:
-    """Return whether a part meets one token at a time, where bits are time; others meet a whole window."""
+def _is_rounded(method: str, path: str) -> bool:
+    """Return whether a map has fewer bits: in 8 all have, in 4 those that meet one token at a time."""
+    if path.endswith((".conv1", ".conv2")):
+        return False
     is_of_tokens = path == "proj_out" or path.startswith("model.decoder.")
-    return is_of_tokens and not path.endswith(("encoder_attn.k_proj", "encoder_attn.v_proj"))
+    return method == INT8.name or (is_of_tokens and not path.endswith(("encoder_attn.k_proj", "encoder_attn.v_proj")))
 
 
 def _sizes(config: Any, spec: SpeechSpec, dtype: Any) -> Sizes:

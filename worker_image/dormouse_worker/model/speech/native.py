@@ -1,12 +1,13 @@
-"""Whisper's decoder by our kernels for processors. What a row gets depends on nothing but itself.
+"""Whisper by our kernels for processors. What a row gets depends on nothing but itself.
 
 A token reads all weights and all that its window has encoded, once: what takes time is memory, and our kernels read it
-in larger pieces than torch's do. The encoder meets a weight with 1,500 rows at a time, which torch's libraries do well.
+in larger pieces than torch's do. A window's rows, 1,500 of them, are multiplied at the kernels' full rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,42 @@ from dormouse_worker.model.lean.parts import Linear
 from dormouse_worker.model.quantized.modules import QuantizedLinear
 from dormouse_worker.model.speech.arithmetic import Arithmetic, InTorch, Windows, attend, spans_of
 from dormouse_worker.model.speech.cache import Places, Sizes
+from dormouse_worker.model.speech.native_encoder import NativeEncoder
 from dormouse_worker.model.tensors import name_of
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
+
+_GELU = "gelu"
+_MAPS = nn.Linear | QuantizedLinear | nn.Conv1d
 
 
 def choose_arithmetic(module: Any, sizes: Sizes, settings: EngineSettings, device: Device) -> Arithmetic:
     """Return what computes a model whose weights lie where they stay."""
     kernels = load_kernels()
-    if device.torch_device.type != "cpu":
-        return InTorch(f"it runs on {device.torch_device.type}")
-    if settings.model_impl == "transformers":
-        return InTorch("model_impl is transformers")
-    if settings.attention_backend not in (AUTO, NATIVE):
-        return InTorch(f"attention_backend is {settings.attention_backend}")
-    if name_of(sizes.dtype) not in TYPES:
-        return InTorch(f"the kernels compute in {' and '.join(TYPES)}")
-    if sizes.head_size > abi.MAX_HEAD_SIZE:
-        return InTorch(f"heads have {sizes.head_size} numbers, and the kernels take up to {abi.MAX_HEAD_SIZE}")
-    if isinstance(kernels, Missing):
-        return InTorch(kernels.reason)
+    why = _why_torch(module.config, sizes, settings, device)
+    if why is None and isinstance(kernels, Missing):
+        why = kernels.reason
+    if why is not None or isinstance(kernels, Missing):
+        return InTorch(module, device.torch_device, why or "")
     return InKernels(module, sizes, kernels, settings.quantization)
+
+
+def _why_torch(config: Any, sizes: Sizes, settings: EngineSettings, device: Device) -> str | None:
+    """Return why the kernels would not compute a model if they were there."""
+    largest = max(sizes.head_size, config.d_model // config.encoder_attention_heads)
+    if device.torch_device.type != "cpu":
+        return f"it runs on {device.torch_device.type}"
+    if settings.model_impl == "transformers":
+        return "model_impl is transformers"
+    if settings.attention_backend not in (AUTO, NATIVE):
+        return f"attention_backend is {settings.attention_backend}"
+    if name_of(sizes.dtype) not in TYPES:
+        return f"the kernels compute in {' and '.join(TYPES)}"
+    if largest > abi.MAX_HEAD_SIZE:
+        return f"heads have {largest} numbers, and the kernels take up to {abi.MAX_HEAD_SIZE}"
+    if config.activation_function != _GELU:
+        return f"activation_function is {config.activation_function}, and the kernels know {_GELU}"
+    return None
 
 
 class InKernels:
@@ -56,28 +72,26 @@ class InKernels:
         """The module's weights keep their addresses."""
         kernels.set_num_threads(torch.get_num_threads())
         suffix = "" if quantization == NONE else f" {quantization}"
-        self.name = f"{NATIVE} {kernels.name}{suffix}, the encoder in torch"
+        self.name = f"{NATIVE} {kernels.name}{suffix}"
         self._kernels = kernels
         self._dtype = TYPES[name_of(sizes.dtype)]
-        self._maps = {id(part): _described(part) for part in module.modules() if _is_map(part)}
+        self._maps = {id(part): _Map.of(part) for part in module.modules() if isinstance(part, _MAPS)}
+        self._encoder = NativeEncoder(module.model.encoder, kernels, self.linear)
 
     def __repr__(self) -> str:
         return f"InKernels({self.name!r}, {len(self._maps)} maps)"
 
     def linear(self, part: Any, rows: torch.Tensor) -> torch.Tensor:
         """See `Arithmetic`."""
-        taken = rows.float().contiguous()
-        out = torch.empty(len(taken), part.out_features)
-        self._kernels.multiply(
-            self._dtype,
-            taken.data_ptr(),
-            self._maps[id(part)],
-            out.data_ptr(),
-            num_rows=len(taken),
-            columns=part.in_features,
-            num_outputs=part.out_features,
-        )
+        taken, found = rows.float().contiguous(), self._maps[id(part)]
+        out = torch.empty(len(taken), found.num_outputs)
+        sizes = {"num_rows": len(taken), "columns": taken.shape[1], "num_outputs": found.num_outputs}
+        self._kernels.multiply(self._dtype, taken.data_ptr(), found.linear, out.data_ptr(), **sizes)
         return out.to(rows.dtype)
+
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """See `Arithmetic`."""
+        return self._encoder.encode(features)
 
     def windows(self, rows: Sequence[SpeechRow], places: Places) -> Windows:
         """See `Arithmetic`."""
@@ -151,11 +165,17 @@ def _call(layer: int) -> AttentionCall:
     return AttentionCall(layer_idx=layer, scale=1.0)  # queries are scaled before they are split up
 
 
-def _is_map(part: Any) -> bool:
-    return isinstance(part, nn.Linear | QuantizedLinear)
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A linear map, or a convolution as one."""
 
+    linear: abi.Linear
+    num_outputs: int
 
-def _described(part: nn.Linear | QuantizedLinear) -> abi.Linear:
-    if isinstance(part, QuantizedLinear):
-        return describe_linear(Linear(part.weight, part.bias, scale=part.weight_scale, format=part.format))
-    return describe_linear(Linear(part.weight, part.bias))
+    @classmethod
+    def of(cls, part: nn.Linear | QuantizedLinear | nn.Conv1d) -> _Map:
+        if isinstance(part, QuantizedLinear):
+            found = Linear(part.weight, part.bias, scale=part.weight_scale, format=part.format)
+        else:
+            found = Linear(part.weight, part.bias)
+        return cls(describe_linear(found), len(part.weight))

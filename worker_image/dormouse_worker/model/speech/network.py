@@ -22,16 +22,15 @@ class Network:
 
     module: Any
     device: torch.device
-    arithmetic: Arithmetic  # of the decoder
+    arithmetic: Arithmetic
 
     def encode(self, features: torch.Tensor, places: Places, place: int) -> None:
         """Write what each layer of the decoder attends to of features [mels, frames] into a place."""
-        moved = features.to(self.device, self.module.model.encoder.conv1.weight.dtype)[None]
-        encoded = self.module.model.encoder(moved).last_hidden_state[0]
+        encoded, linear = self.arithmetic.encode(features), self.arithmetic.linear
         for number, layer in enumerate(self.module.model.decoder.layers):
             attention, rows = layer.encoder_attn, places.cross_of(place, number)
-            rows.key.copy_(_by_head(attention.k_proj(encoded), attention).transpose(0, 1))
-            rows.value.copy_(_by_head(attention.v_proj(encoded), attention).transpose(0, 1))
+            rows.key.copy_(_by_head(linear(attention.k_proj, encoded), attention).transpose(0, 1))
+            rows.value.copy_(_by_head(linear(attention.v_proj, encoded), attention).transpose(0, 1))
 
     def decode(self, rows: Sequence[SpeechRow], places: Places) -> torch.Tensor:
         """Return hidden states [T, H] of all tokens that are not cached, row by row; they are cached then."""
