@@ -1,4 +1,4 @@
-"""An InferencePool by the extension's own definition; the Envoy of our example, in the cluster, asks our picker."""
+"""An InferencePool by the extension's own definition; the Envoy of our example asks the picker that the pool names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.release import worker_image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
-NAMESPACE, PORT = "envoy", 8080
+NAMESPACE, PORT, MODEL = "envoy", 8080, "gull"
 DEFINITION = "inference.networking.k8s.io_inferencepools.yaml"
 _LOOK_S = 0.05
 
@@ -48,9 +48,8 @@ def picked(cluster: Cluster, definition: None, tiny_model: Path) -> Iterator[Ins
 
 @pytest.fixture
 def envoy(picked: Installed) -> Iterator[str]:
-    """The Envoy of our example before this release; its address."""
-    cluster, release = picked.cluster, picked.release
-    host = f"{release.gateway.removeprefix('service/')}.{release.namespace}.svc"
+    """The Envoy of our example, which asks whom the model's pool names; its address."""
+    cluster, host = picked.cluster, f"{MODEL}-picker.{picked.namespace}.svc"
     example = (ROOT / "examples" / "envoy" / "envoy.yaml").read_text()
     config = example.replace("dormouse-gateway.dormouse-system.svc", host)
     assert config != example
@@ -114,7 +113,7 @@ def test_a_pool_is_written_kept_right_and_followed_and_no_request_through_envoy_
     picked: Installed, envoy: str
 ) -> None:
     cluster, deployments = picked.cluster, Deployments(picked.cluster, picked.namespace)
-    name = deployments.apply("gull", engine={"kvCacheMemory": "64Mi"}, serving={"inferencePool": True})
+    name = deployments.apply(MODEL, engine={"kvCacheMemory": "64Mi"}, serving={"inferencePool": True})
 
     def pool() -> dict[str, Any]:
         found = cluster.list("inferencepools.inference.networking.k8s.io", picked.namespace)
@@ -123,6 +122,10 @@ def test_a_pool_is_written_kept_right_and_followed_and_no_request_through_envoy_
     deployments.wait(name, "condition=Ready", timeout_s=240)
     written = pool()
     assert written["targetPorts"] == [{"number": 8000}]
+    assert written["endpointPickerRef"]["name"] == f"{MODEL}-picker"
+    [ends] = cluster.list("endpointslices", picked.namespace, f"kubernetes.io/service-name={MODEL}-picker")
+    gateways = cluster.get("service", picked.release.gateway.removeprefix("service/"), picked.release.namespace)
+    assert ends["endpoints"][0]["addresses"] == [gateways["spec"]["clusterIP"]]
     [pod] = deployments.pods(name)
     assert written["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert deployments.condition(name, "Degraded")["status"] == "False"

@@ -91,9 +91,13 @@ async def test_prompts_that_begin_alike_go_to_one_worker(town):
     assert all(texts)
 
 
-async def test_a_request_for_a_sleeping_model_is_held_longer_than_envoy_waits_by_itself(town):
+@pytest.mark.parametrize(
+    "modes", [{}, {**DUPLEX, "more": {"max_message_timeout": None}}], ids=["buffered", "duplex-and-no-more-patience"]
+)
+async def test_a_request_for_a_sleeping_model_is_held_longer_than_envoy_waits_by_itself(town, modes):
+    """Where gateways let Envoy wait no longer when asked, they give bodies away: then its patience has no end."""
     town.sleep()
-    async with town.envoy(message_timeout_s=0.3) as url:
+    async with town.envoy(message_timeout_s=0.3, **modes) as url:
         asked = asyncio.create_task(town.ask(url))
         await until(lambda: town.router.activity.activity(KEY).is_wanted)
         await asyncio.sleep(0.6)  # beyond Envoy's own patience: the time is what is tested
