@@ -13,6 +13,8 @@ from typing import Any
 from dormouse_worker.model.bare.config import FAMILIES
 from dormouse_worker.model.testing import EOS, write_tiny_model
 from dormouse_worker.model.testing_adapters import write_adapter, write_soft_prompt
+from dormouse_worker.model.testing_vision import build_prompt, draw_picture, write_tiny_vision_model
+from dormouse_worker.model.testing_vision_families import CASES
 from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, grammar, schema
 from tests.worker.executor.test_grammars import SCHEMAS
@@ -40,6 +42,7 @@ class Model:
     kv_cache_dtype: str
     adapters: tuple[Path, ...]
     attention_backend: str
+    sees: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -56,6 +59,8 @@ class Model:
         lora = {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 8} if self.adapters else {}
         stored = {"quantization": self.quantization, "kv_cache_dtype": self.kv_cache_dtype}
         stored["attention_backend"] = self.attention_backend
+        if self.sees:
+            stored["image_dir"] = str(self.directory.parent)
         return {"dtype": self.dtype, "max_model_len": MAX_MODEL_LEN, **stored, **lora}
 
 
@@ -69,10 +74,15 @@ class Wish:
     adapter: int = -1
     salt: str = ""
     priority: int = 0
+    images: tuple[Any, ...] = ()
 
 
-def draw_model(draw, folder):
-    """Write a checkpoint, and adapters for it or none."""
+def draw_model(draw, folder, *, sees):
+    """Write a checkpoint, of a model that sees or one for text, and adapters for it or none."""
+    if sees:
+        family = draw.choice(sorted(CASES))
+        directory = write_tiny_vision_model(folder / "model", family, seed=draw.randrange(1000))
+        return Model(directory, family, "float32", "none", "auto", (), "auto", sees=True)
     architecture = draw.choice(OF_OUR_KERNELS if draw.random() < 0.8 else OF_TORCH)
     is_ours = architecture in OF_OUR_KERNELS and draw.random() < 0.85
     directory = write_tiny_model(folder / "model", architecture, seed=draw.randrange(1000), num_hidden_layers=3)
@@ -92,9 +102,13 @@ def draw_model(draw, folder):
     )
 
 
+def in_16_bits(weights):
+    return {name: weight.bfloat16() for name, weight in weights.items() if weight.is_floating_point()}
+
+
 def halve(directory):
     """Write a checkpoint's weights in 16 bits."""
-    draft_kit.change_weights(directory, lambda weights: weights.update({k: w.bfloat16() for k, w in weights.items()}))
+    draft_kit.change_weights(directory, lambda weights: weights.update(in_16_bits(weights)))
     draft_kit.change_config(directory, dtype="bfloat16")
 
 
@@ -116,7 +130,7 @@ def draw_rank(draw, model, folder):
     worker = draw.choice(("no torch", *WITH_TORCH) if model.is_bare else WITH_TORCH)
     settings = {
         "max_num_seqs": draw.choice((2, 6, 24)),
-        "max_num_batched_tokens": draw.choice((16, 24, 64, 200)),
+        "max_num_batched_tokens": draw.choice((64, 200) if model.sees else (16, 24, 64, 200)),
         "enable_prefix_caching": draw.random() < 0.85,
         "keep_prefix_cache": draw.random() < 0.5,
         "swap_space_bytes": draw.choice((0, 0, 1 << 16, 1 << 20)),
@@ -130,7 +144,7 @@ def draw_rank(draw, model, folder):
 
 def draw_drafter(draw, model, folder, worker):
     """Return who drafts. A head reads a plain model, and knows nothing of adapters."""
-    methods = ["off", "ngram", "suffix", *(["draft"] if worker in WITH_TORCH else [])]
+    methods = ["off", "ngram", "suffix", *(["draft"] if worker in WITH_TORCH and not model.sees else [])]
     if model.architecture == "llama" and model.quantization == "none" and not model.adapters:
         methods += ["eagle", "eagle"] if worker != "own memory" else []
     method = draw.choice(methods)
@@ -140,6 +154,8 @@ def draw_drafter(draw, model, folder, worker):
     if not drafter.exists():
         kinds = (draft_kit.blurred, draft_kit.ignorant) if method == "draft" else (draft_kit.head, draft_kit.third_head)
         kinds[drafter.name.endswith("1")](drafter, model.directory)
+        if method == "eagle" and model.dtype == "bfloat16":
+            halve(drafter)
     return {"speculation_method": method, "speculation_model": str(drafter)}
 
 
@@ -152,8 +168,11 @@ def draw_wishes(draw, model, count):
 def draw_wish(draw, model, stem):
     """Return a request."""
     run = [draw.randrange(40, 60) for _ in range(draw.randrange(1, 9))]
+    images = ()
+    if model.sees and draw.random() < 0.8:
+        stem, images = draw_seen(draw, model, stem)
     prompt = (*stem, *(run * 4)[: draw.randrange(0, 24)])
-    if draw.random() < 0.3:
+    if draw.random() < 0.3 and not images:
         prompt = (*prompt[: len(prompt) // 2], *INVOCATION, *prompt[len(prompt) // 2 :])
     sampling = {
         "max_tokens": draw.randrange(1, 28),
@@ -186,7 +205,17 @@ def draw_wish(draw, model, stem):
         draw.randrange(-1, len(model.adapters)),
         draw.choice(TENANTS),
         draw.choice((0, 0, 0, -1, 5)),
+        images,
     )
+
+
+def draw_seen(draw, model, stem):
+    """Return the tokens of a prompt with one or two of a few images in it, and these."""
+    parts = [list(stem[:6]), draw_picture(model.architecture, draw.randrange(4))]
+    if draw.random() < 0.4:
+        parts += [[7, 8], draw_picture(model.architecture, draw.randrange(4))]
+    tokens, images = build_prompt(parts, model.directory.parent)
+    return tuple(tokens), tuple(images)
 
 
 def draw_prediction(draw, tokens):

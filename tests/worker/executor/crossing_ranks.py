@@ -73,6 +73,7 @@ class CrossedRank(SleepingRank):
             cache_salt=wish.salt,
             adapter=self.digests[wish.adapter] if wish.adapter >= 0 else "",
             prediction_token_ids=list(predicted),
+            images=list(wish.images),
         )
         self.controller.handle(message)
         return name
@@ -165,4 +166,4 @@ class CrossedRank(SleepingRank):
 def count_requests():
     """Return how many requests this process still knows."""
     gc.collect()
-    return sum(isinstance(each, Request) for each in gc.get_objects())
+    return sum(type(each) is Request for each in gc.get_objects())  # isinstance asks lazy modules, which warn

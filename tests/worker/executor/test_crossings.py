@@ -1,7 +1,8 @@
 """Everything at once: models, ranks, requests and what befalls them drawn at random; the tokens are a plain rank's.
 
-Weights and caches of 8 and 4 bits, adapters of all kinds, grammars, drafts of every kind, prefixes, stores, swap space,
-chunks, priorities, tenants; streams that are cut after any pass and go on at another rank, ranks that sleep in between.
+Weights and caches of 8 and 4 bits, images, adapters of all kinds, grammars, drafts of every kind, prefixes, stores,
+swap space, chunks, priorities, tenants; streams that are cut after any pass and go on at another rank, ranks that sleep
+in between.
 A sample of it runs always; `DORMOUSE_RECORD=crossings python -m pytest -m slow` with this file runs all.
 """
 
@@ -69,7 +70,7 @@ class Crossing:
     def __init__(self, seed, folder):
         self.draw = random.Random(seed)
         self.folder = folder
-        self.model = draws.draw_model(self.draw, folder)
+        self.model = draws.draw_model(self.draw, folder, sees=seed % 5 == 3)
         self.ranks = []
         for _ in range(3):
             worker, num_blocks, settings = draws.draw_rank(self.draw, self.model, folder)
