@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import anthropic
 import grpc
@@ -111,8 +112,8 @@ def test_what_cannot_be_seen_is_400(address, image, words):
 
 @pytest.fixture(scope="module")
 def worker(start_worker, model):
-    """A worker alone."""
-    made = start_worker(model, "--max-model-len", "160", "--max-num-batched-tokens", "16")
+    """A worker alone, which keeps encoded images over a light sleep."""
+    made = start_worker(model, "--max-model-len", "160", "--max-num-batched-tokens", "16", "--keep-encoder-cache")
     made.start()
     return made
 
@@ -123,6 +124,15 @@ def ask(worker, *pictures):
     params = pb.SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
     request = pb.GenerateRequest(chat=chat, sampling_params=params)
     return [token for message in worker.inference.Generate(request, timeout=60) for token in message.token_ids]
+
+
+def num_encoded(worker):
+    """Return how many images were not known yet, as metrics tell it."""
+    queries, hits = (
+        re.search(rf"^vllm:mm_cache_{kind}_total{{.*}} (\S+)$", worker.page(), re.MULTILINE)[1]
+        for kind in ("queries", "hits")
+    )
+    return float(queries) - float(hits)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
@@ -137,8 +147,24 @@ def test_a_worker_that_slept_between_two_questions_about_one_image_says_the_same
     worker.operate("WakeUp", control.WakeUpRequest(epoch=EPOCH))
     if level == 3:  # another engine, that has to report and to be agreed with
         worker.start()
+    before = num_encoded(worker)
     assert ask(worker, *PICTURES) == tokens
+    assert num_encoded(worker) - before == (0 if level == 1 else len(PICTURES))
     assert ask(worker, PICTURES[1]) == expected(PICTURES[1])[1]
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_forgotten_images_are_encoded_anew(worker, expected, sleeps):
+    _, tokens = expected(PICTURES[0])
+    assert ask(worker, PICTURES[0]) == tokens
+    worker.operate("ResetPrefixCache", control.ResetPrefixCacheRequest(epoch=EPOCH))
+    if sleeps:
+        worker.operate("Sleep", control.SleepRequest(epoch=EPOCH, level=1))
+    worker.operate("ResetMultimodalCache", control.ResetMultimodalCacheRequest(epoch=EPOCH))
+    worker.operate("WakeUp", control.WakeUpRequest(epoch=EPOCH))
+    before = num_encoded(worker)
+    assert ask(worker, PICTURES[0]) == tokens
+    assert num_encoded(worker) - before == 1
 
 
 def test_a_process_that_an_image_kills_costs_nobody_else_anything(worker, expected):

@@ -29,6 +29,7 @@ NOT_WITH_VLLM = [  # what is said beside it, and the field that the refusal name
     ({"engine": {"compileSizes": [1]}}, "engine.compileSizes"),
     ({"engine": {"prefaultKvCache": True}}, "engine.prefaultKvCache"),
     ({"lifecycle": {"keepPrefixCache": True}}, "lifecycle.keepPrefixCache"),
+    ({"lifecycle": {"keepEncoderCache": True}}, "lifecycle.keepEncoderCache"),
     ({"lifecycle": {"spareEngine": True}}, "lifecycle.spareEngine"),
     ({"lifecycle": {"desiredState": "Asleep"}}, "lifecycle.sleepLevel"),
     ({"rollout": {"strategy": "SleepSwap"}}, "rollout.strategy"),

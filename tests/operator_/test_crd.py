@@ -123,6 +123,7 @@ async def test_the_server_fills_defaults_and_accepts_good_values(served):
             "sleepLevel": 1,
             "keepHostCopy": True,
             "keepPrefixCache": False,
+            "keepEncoderCache": False,
             "drainTimeoutSeconds": 60,
             "level1AfterSeconds": 600,
             "minActiveSeconds": 60,

@@ -27,6 +27,7 @@ ELSEWHERE = {  # what of a worker's settings is no word of spec.engine; "" = of 
     "task": ("", "task"),
     "keep_host_copy": ("lifecycle", "keepHostCopy"),
     "keep_prefix_cache": ("lifecycle", "keepPrefixCache"),
+    "keep_encoder_cache": ("lifecycle", "keepEncoderCache"),
     "tensor_parallel_size": ("parallelism", "tensor"),
     "pipeline_parallel_size": ("parallelism", "pipeline"),
     "speculation_method": ("speculation", "method"),
@@ -74,6 +75,7 @@ OTHER = {  # a value that is not the default
     "max_cpu_loras": 5,
     "keep_host_copy": False,
     "keep_prefix_cache": True,
+    "keep_encoder_cache": True,
     "tensor_parallel_size": 2,
     "pipeline_parallel_size": 2,
 }

@@ -99,6 +99,11 @@ class WorkerControlStub:
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheRequest.SerializeToString,
                 response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheResponse.FromString,
                 _registered_method=True)
+        self.ResetMultimodalCache = channel.unary_unary(
+                '/dormouse.v1.WorkerControl/ResetMultimodalCache',
+                request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheRequest.SerializeToString,
+                response_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheResponse.FromString,
+                _registered_method=True)
         self.StartProfile = channel.unary_unary(
                 '/dormouse.v1.WorkerControl/StartProfile',
                 request_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.StartProfileRequest.SerializeToString,
@@ -262,6 +267,14 @@ class WorkerControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetMultimodalCache(self, request, context):
+        """Forgets all processed and encoded images, videos and sounds, also those that a sleep has kept; what running requests
+        need stays. Cached prefixes that cover some are forgotten by ResetPrefixCache.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StartProfile(self, request, context):
         """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
         recorded already, or the worker was started without --profiler-dir.
@@ -412,6 +425,11 @@ def add_WorkerControlServicer_to_server(servicer, server):
                     servicer.ResetPrefixCache,
                     request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheRequest.FromString,
                     response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheResponse.SerializeToString,
+            ),
+            'ResetMultimodalCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetMultimodalCache,
+                    request_deserializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheRequest.FromString,
+                    response_serializer=dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheResponse.SerializeToString,
             ),
             'StartProfile': grpc.unary_unary_rpc_method_handler(
                     servicer.StartProfile,
@@ -815,6 +833,33 @@ class WorkerControl:
             '/dormouse.v1.WorkerControl/ResetPrefixCache',
             dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheRequest.SerializeToString,
             dormouse__api_dot_v1_dot_worker__control__pb2.ResetPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetMultimodalCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dormouse.v1.WorkerControl/ResetMultimodalCache',
+            dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheRequest.SerializeToString,
+            dormouse__api_dot_v1_dot_worker__control__pb2.ResetMultimodalCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,10 @@ class WorkerControlStub:
     """
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]
     """Forgets all cached prefixes; blocks of running requests stay."""
+    ResetMultimodalCache: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.ResetMultimodalCacheRequest, _worker_control_pb2.ResetMultimodalCacheResponse]
+    """Forgets all processed and encoded images, videos and sounds, also those that a sleep has kept; what running requests
+    need stays. Cached prefixes that cover some are forgotten by ResetPrefixCache.
+    """
     StartProfile: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
     recorded already, or the worker was started without --profiler-dir.
@@ -180,6 +184,10 @@ class WorkerControlAsyncStub(WorkerControlStub):
     """
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ResetPrefixCacheRequest, _worker_control_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
     """Forgets all cached prefixes; blocks of running requests stay."""
+    ResetMultimodalCache: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.ResetMultimodalCacheRequest, _worker_control_pb2.ResetMultimodalCacheResponse]  # type: ignore[assignment]
+    """Forgets all processed and encoded images, videos and sounds, also those that a sleep has kept; what running requests
+    need stays. Cached prefixes that cover some are forgotten by ResetPrefixCache.
+    """
     StartProfile: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.StartProfileRequest, _worker_control_pb2.StartProfileResponse]  # type: ignore[assignment]
     """Records every operation of the engine until StopProfile, a sleep or the end. FAILED_PRECONDITION: one is being
     recorded already, or the worker was started without --profiler-dir.
@@ -347,6 +355,16 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_worker_control_pb2.ResetPrefixCacheResponse]]:
         """Forgets all cached prefixes; blocks of running requests stay."""
+
+    @_abc_1.abstractmethod
+    def ResetMultimodalCache(
+        self,
+        request: _worker_control_pb2.ResetMultimodalCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_control_pb2.ResetMultimodalCacheResponse, _abc.Awaitable[_worker_control_pb2.ResetMultimodalCacheResponse]]:
+        """Forgets all processed and encoded images, videos and sounds, also those that a sleep has kept; what running requests
+        need stays. Cached prefixes that cover some are forgotten by ResetPrefixCache.
+        """
 
     @_abc_1.abstractmethod
     def StartProfile(

@@ -39,6 +39,7 @@ from dormouse_operator.model.wanted import STANDBY_LEVEL
 
 READ_BYTES_PER_S = GIB  # of a model's files, where no wake from level 2 was measured: a usual local disk
 START_S = 30.0  # of an engine, where no start was measured
+_MOST_IMAGE_BYTES = GIB  # of encoded images that a sleep keeps: 8,192 tokens of the largest models
 _FRONT_BYTES = GIB  # of a worker's memory without weights: what STANDBY keeps
 _WITHOUT_COPIES: SleepLevel = 2
 _LEVELS: tuple[SleepLevel, ...] = (_WITHOUT_COPIES, STANDBY_LEVEL)  # where somebody may be sent
@@ -150,7 +151,8 @@ def _most_copy_bytes(deployment: Deployment, told_bytes: int) -> int:
     size, engine = deployment.model.size_bytes, deployment.engine
     if size is None or (engine.keep_prefix_cache and engine.kv_cache_memory_bytes is None):
         return told_bytes
-    return size + (engine.kv_cache_memory_bytes or 0 if engine.keep_prefix_cache else 0)
+    cache_bytes = engine.kv_cache_memory_bytes or 0 if engine.keep_prefix_cache else 0
+    return size + cache_bytes + _MOST_IMAGE_BYTES * engine.keep_encoder_cache
 
 
 def _deepest(situation: Situation) -> int:

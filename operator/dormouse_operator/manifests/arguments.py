@@ -61,6 +61,7 @@ def worker_arguments(deployment: Deployment) -> list[str]:
         "--no-keep-host-copy": not engine.keep_host_copy,
         "--enable-lora": engine.enable_lora,
         "--keep-prefix-cache": engine.keep_prefix_cache,
+        "--keep-encoder-cache": engine.keep_encoder_cache,
         DEVICE_GRANTS: deployment.placement.pool is not None,
         "--spare-engine": deployment.lifecycle.spare_engine,
     }

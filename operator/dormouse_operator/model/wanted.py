@@ -131,6 +131,7 @@ class Engine:
     num_speculative_tokens: int = 8
     keep_host_copy: bool = True
     keep_prefix_cache: bool = False
+    keep_encoder_cache: bool = False
     seed: int = 0
     task: str = "auto"
     enable_lora: bool = False

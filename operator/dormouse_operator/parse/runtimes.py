@@ -25,6 +25,7 @@ _RULES: tuple[tuple[str, str, Callable[[Deployment], object]], ...] = (
     ("engine.compileSizes", "empty", lambda wanted: not wanted.engine.compile_sizes),
     ("engine.prefaultKvCache", "false", lambda wanted: not wanted.engine.prefault_kv_cache),
     ("lifecycle.keepPrefixCache", "false", lambda wanted: not wanted.engine.keep_prefix_cache),
+    ("lifecycle.keepEncoderCache", "false", lambda wanted: not wanted.engine.keep_encoder_cache),
     ("lifecycle.spareEngine", "false", lambda wanted: not wanted.lifecycle.spare_engine),
     (
         "lifecycle.sleepLevel",

@@ -232,5 +232,5 @@ def _camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-_KEPT_ASLEEP = ("keepHostCopy", "keepPrefixCache")
+_KEPT_ASLEEP = ("keepHostCopy", "keepPrefixCache", "keepEncoderCache")
 _ENGINE_WORDS = {field.name: _camel_case(field.name) for field in fields(Engine)}

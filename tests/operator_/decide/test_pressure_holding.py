@@ -59,6 +59,8 @@ def test_a_worker_is_not_believed_beyond_the_size_of_its_model():
     assert held(sleeping(500, model=model_of, engine=keeps)) == [("node-0", 500.0, 1.0, 1)], "and cache beside it"
     bound = replace(keeps, kv_cache_memory_bytes=GIB)
     assert held(sleeping(500, model=model_of, engine=bound)) == [("node-0", 2.0, 1.0, 1)]
+    images = replace(a_deployment().engine, keep_encoder_cache=True)
+    assert held(sleeping(500, model=model_of, engine=images)) == [("node-0", 2.0, 1.0, 1)], "and images"
 
 
 def test_copies_of_a_group_are_on_the_nodes_of_all_its_pods():

@@ -127,6 +127,7 @@ def test_sizes_to_compile_are_said_in_one_flag():
         ("engine", "asyncScheduling", True, "--no-async-scheduling"),
         ("lifecycle", "keepHostCopy", True, "--no-keep-host-copy"),
         ("lifecycle", "keepPrefixCache", False, "--keep-prefix-cache"),
+        ("lifecycle", "keepEncoderCache", False, "--keep-encoder-cache"),
     ],
 )
 def test_a_switch_is_said_only_when_it_differs_from_the_default(part, field, default, flag):

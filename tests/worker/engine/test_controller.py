@@ -5,6 +5,7 @@ import pytest
 from dormouse_worker.common.commands import (
     CheckHealth,
     InitializeCache,
+    ResetMultimodalCache,
     ResetPrefixCache,
     SaveShardedState,
     Shutdown,
@@ -206,6 +207,16 @@ class TestOtherCommands:
             assert profiled.command(ResetPrefixCache()) == ("", "")
         hits = [message.prefix_hits for message in profiled.sent if isinstance(message, StepOutputs)]
         assert hits == [0, 0]
+
+    def test_images_are_forgotten_in_every_state(self, rank):
+        rank.executor.report = make_report(image_rows=8)
+        assert rank.command(ResetMultimodalCache()) == ("", "")
+        rank.controller.start()
+        assert rank.command(ResetMultimodalCache()) == ("", "")
+        for command in (InitializeCache(10), Sleep(1), WakeUp()):
+            assert rank.command(command) == ("", "")
+            assert rank.command(ResetMultimodalCache()) == ("", "")
+        assert rank.executor.calls.count("forget_images") == 3
 
     def test_weights_are_saved_by_a_worker_that_has_them(self, ready):
         assert ready.command(SaveShardedState("/shards")) == ("", "")

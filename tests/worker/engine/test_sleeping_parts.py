@@ -22,9 +22,10 @@ class Rank:
         self.clock, self.sent = ManualClock(), []
         self.executor = FakeExecutor(clock=self.clock)
         self.teller = StatusTeller(self.sent.append)
-        settings = EngineSettings(model="m", max_num_seqs=4, max_num_batched_tokens=8, block_size=4)
+        fields = {"max_num_seqs": 4, "max_num_batched_tokens": 8, "block_size": 4, "keep_prefix_cache": keeps}
+        settings = EngineSettings(model="m", **fields)
         self.engine = build_engine(settings, make_report(), AGREED, self.executor, clock=self.clock)
-        self.parts = SleepingParts(self.executor, self.teller, self.clock, keep_prefix_cache=keeps)
+        self.parts = SleepingParts(self.executor, self.teller, self.clock, settings)
 
     def sleep(self, level=1, tags=TAGS):
         self.parts.sleep(Sleep(level, tags), self.engine)

@@ -76,6 +76,10 @@ class ResetPrefixCache(_Command, frozen=True):
     """Forget every cached prefix."""
 
 
+class ResetMultimodalCache(_Command, frozen=True):
+    """Forget every encoded image and sound, kept ones too."""
+
+
 class SaveShardedState(_Command, frozen=True):
     """Write the weights as `load_format=sharded_state` reads them."""
 
@@ -131,6 +135,7 @@ Command = (
     | PrepareWakeUp
     | WakeUp
     | ResetPrefixCache
+    | ResetMultimodalCache
     | SaveShardedState
     | StartProfile
     | StopProfile

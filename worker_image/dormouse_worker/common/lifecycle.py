@@ -40,6 +40,7 @@ ALLOWED_IN: Mapping[str, tuple[State, ...]] = MappingProxyType(
         "WakeUp": (State.ASLEEP, State.READY, State.WAKING),  # WAKING: comes after the wake under way
         "SwapEngine": (State.READY, State.DRAINING, State.ASLEEP),
         "ResetPrefixCache": _ANY,  # where there is no cache, nothing happens
+        "ResetMultimodalCache": _ANY,
         "SaveShardedState": (State.READY,),
         "StartProfile": COMPUTING,
         "StopProfile": (*COMPUTING, State.ASLEEP),  # a sleep has written what ran; the refusal says where

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dormouse_worker.common.commands import LIGHTEST
+
 
 def flag(what: str, metavar: str | None = None, **bounds: Any) -> msgspec.Meta:
     """Return what a flag's help says, `{default}` being the default, and what may be said."""
@@ -99,3 +101,10 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_prefix_cache: Annotated[
         bool, flag("at sleep level 1 keep cached prefixes in host memory (default {default})")
     ] = False
+    keep_encoder_cache: Annotated[
+        bool, flag("at sleep level 1 keep encoded images and sounds in host memory (default {default})")
+    ] = False
+
+    def keeps_images(self, level: int) -> bool:
+        """Return whether encoded images outlive a sleep at this level."""
+        return self.keep_encoder_cache and level == LIGHTEST

@@ -86,9 +86,10 @@ class Batch(msgspec.Struct, frozen=True):
     new: tuple[NewSequence, ...]
     sequences: tuple[ScheduledSequence, ...]
     lora_moves: tuple[tuple[int, str], ...] = ()  # before all else: slots, and the digests of what comes to lie there
-    freed_images: tuple[bytes, ...] = ()  # digests; a fresh batch forgets all images first
+    freed_images: tuple[bytes, ...] = ()  # digests
     encode: tuple[EncodeImage, ...] = ()  # behind the freed ones, in order
     ahead: EncodeImage | None = None  # later passes need it: in pieces between passes; what no batch names is dropped
+    known_images: tuple[bytes, ...] = ()  # digests; before the freed ones a fresh batch forgets all images but these
 
     @property
     def num_tokens(self) -> int:

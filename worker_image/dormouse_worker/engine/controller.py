@@ -16,6 +16,7 @@ from dormouse_worker.common.commands import (
     Command,
     InitializeCache,
     PrepareWakeUp,
+    ResetMultimodalCache,
     ResetPrefixCache,
     Shutdown,
     Sleep,
@@ -75,7 +76,7 @@ class Controller:
         self._send = send
         self._clock = clock
         self._teller = StatusTeller(send)
-        self._sleeping = SleepingParts(executor, self._teller, clock, keep_prefix_cache=settings.keep_prefix_cache)
+        self._sleeping = SleepingParts(executor, self._teller, clock, settings)
         self._adapters = AdapterCommands(executor, settings.max_loras if settings.enable_lora else 0)
         self._loads = AdapterLoads(self._advance_load, tell=send, clock=clock)
         self._engine: Stepper | None = None
@@ -89,6 +90,7 @@ class Controller:
             PrepareWakeUp: lambda command: self._sleeping.prepare_wake_up(command.tags),  # the missing bytes
             WakeUp: self._wake_up,
             ResetPrefixCache: self._reset_prefix_cache,
+            ResetMultimodalCache: lambda _: resting.forget_images(self._engine, executor),
             Shutdown: self._shutdown,
             **self._adapters.handlers,
             **executor_handlers(executor),

@@ -54,6 +54,7 @@ class Engine:
         self._executor = executor
         self.keeper = keeper or NoKeeper()
         self._scheduler = scheduler
+        self.images = scheduler.images
         self._clock = clock
         self._told = Counters()
         self._under_way = UnderWay(executor, scheduler.limits.max_batches_under_way)
@@ -146,7 +147,7 @@ class Engine:
         return self._scheduler.is_leaving(request_id)
 
     def _why_no_images(self, message: AddRequest) -> str | None:
-        cache, num_prompt = self._scheduler.images, len(message.prompt_token_ids)
+        cache, num_prompt = self.images, len(message.prompt_token_ids)
         if cache.are_whole and message.images and message.sampling.prompt_logprobs is not None:
             return "prompt_logprobs are not told of images whose tokens see each other; leave one of them out"
         return why_no_images(message.images, num_prompt, max_rows=cache.num_rows, folder=self._image_dir)
@@ -172,8 +173,7 @@ class Engine:
         self.num_failures_in_a_row = 0
         self._observe(batch, self._clock() - started_s, output.proposals)
         odd, stuck, blind = self._end_odd(output), self._end_stuck(output), self._end_unreadable(output)
-        for digest in output.encoded:
-            self._scheduler.images.finish(digest)
+        self.images.finish(output.encoded)
         prompt_parts = list(prompt_outputs(batch, output, self._scheduler.request)) if output.prompt_logprobs else []
         progress = self._scheduler.commit(batch, output.sampled)
         self._scheduler.hear(batch, output.proposals)
@@ -194,7 +194,7 @@ class Engine:
     def _end_odd(self, output: ModelOutput) -> dict[str, str]:
         """End the requests whose logits are not finite; return them with the reason.
 
-        Nobody begins with their blocks any more, in which there may be no numbers either.
+        Nobody begins with their blocks any more, nor with rows of images, in which there may be no numbers either.
         """
         if not output.not_finite:
             if output.sampled:
@@ -210,6 +210,7 @@ class Engine:
             self.keeper.forget(self._scheduler.request(request_id))
         self.abort(ended)
         self.forget_prefixes()
+        self.images.clear()
         return dict.fromkeys(ended, NOT_FINITE)
 
     def _end_stuck(self, output: ModelOutput) -> dict[str, str]:
@@ -283,9 +284,8 @@ class Engine:
         return complaint
 
     def forget_prefixes(self) -> None:
-        """Empty the prefix cache and that of images; running requests keep what they hold."""
+        """Empty the prefix cache; running requests keep what they hold."""
         self._scheduler.tables.pool.forget_prefixes()
-        self._scheduler.images.clear()
         if self._scheduler.speculation is not None:
             self._scheduler.speculation.forget()
 

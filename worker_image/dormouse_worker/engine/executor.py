@@ -52,6 +52,14 @@ class StagedExecutor(ModelExecutor, Protocol):
         """
 
 
+@runtime_checkable
+class SeeingExecutor(ModelExecutor, Protocol):
+    """Keeps rows of images, as batches say."""
+
+    def forget_images(self) -> None:
+        """Drop all of them, also those that a sleep has kept; no batch is under way."""
+
+
 @dataclass(frozen=True, slots=True)
 class SleepReport:
     """What a sleep gave back and what the process still holds, in bytes of the device's memory."""
@@ -102,7 +110,8 @@ class Executor(ModelExecutor, Protocol):
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
         """Give the tags' memory back; what sleeps already stays asleep, and a deeper level is reached from a lower one.
 
-        `kept_blocks` of the cache (physical ones, of the pools) are copied to host memory and return with the wake.
+        `kept_blocks` of the cache (physical ones, of the pools) are copied to host memory and return with the wake. So
+        are rows of images, where `MemorySettings.keeps_images` says so; else they are gone.
         Any error leaves everything as it was. A reservation of `prepare_wake_up` is given back. An unfinished profile
         is written first; so it is at `shutdown`.
         """

@@ -6,6 +6,7 @@ import msgspec
 
 from dormouse_worker.common.commands import KV_CACHE
 from dormouse_worker.common.ipc import EngineStatus, Leave, StepOutputs
+from dormouse_worker.engine.executor import Executor, SeeingExecutor
 from dormouse_worker.engine.stepping import Stepper
 
 
@@ -29,6 +30,16 @@ def leave(engine: Stepper | None, message: Leave) -> None:
     """Let requests take their blocks along, if there are any."""
     if engine is not None:
         engine.keeper.leave(is_leaving=message.is_leaving, to_peers=message.to_peers)
+
+
+def forget_images(engine: Stepper | None, executor: Executor) -> None:
+    """Forget encoded images, kept ones too: at once where nobody runs, else with the next pass what nobody needs."""
+    if engine is None or not engine.images.num_rows:
+        return
+    engine.images.clear()
+    if not engine.has_work:
+        assert isinstance(executor, SeeingExecutor), "who tells of rows of images holds them"
+        executor.forget_images()
 
 
 def give_up(engine: Stepper) -> StepOutputs:

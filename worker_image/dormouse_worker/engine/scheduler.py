@@ -207,7 +207,6 @@ class Scheduler:
         is_fresh, released = self._ranks.take_released()
         self.adapters.line_up(current.sequences, self._queues.by_id)
         moves = self.swap.moves_out(), current.swap_in
-        current.images.begin()
         batch = Batch(
             is_fresh,
             released,
@@ -215,9 +214,10 @@ class Scheduler:
             tuple(current.new),
             tuple(current.sequences),
             lora_moves=self.adapters.take_moves(),
+            ahead=current.images.begin(),  # for which others may make way
             freed_images=self.images.take_freed(),
             encode=tuple(current.images.encode),
-            ahead=self.images.ahead,
+            known_images=self.images.take_known(),
         )
         self._in_flight.depart(batch)
         return batch

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dormouse_worker.common.commands import DEEPEST, KV_CACHE, Sleep
 from dormouse_worker.common.errors import Damaged, WorkerError
 from dormouse_worker.common.ipc import State
+from dormouse_worker.common.memory_settings import MemorySettings
 from dormouse_worker.engine.executor import Executor
 from dormouse_worker.engine.sleep_state import SleepState
 from dormouse_worker.engine.status import StatusTeller
@@ -17,12 +18,12 @@ class SleepingParts:
     """Owns what sleeps. Errors that somebody can act on leave everything as it was; the caller sees to the others."""
 
     def __init__(
-        self, executor: Executor, teller: StatusTeller, clock: Callable[[], float], *, keep_prefix_cache: bool
+        self, executor: Executor, teller: StatusTeller, clock: Callable[[], float], settings: MemorySettings
     ) -> None:
         self._executor = executor
         self._teller = teller
         self._clock = clock
-        self._keep_prefix_cache = keep_prefix_cache
+        self._settings = settings
         self._sleep_state = SleepState()
 
     def __repr__(self) -> str:
@@ -37,7 +38,7 @@ class SleepingParts:
             self._executor.sleep(command.level, command.tags)
             return
         started_s = self._clock()
-        keeps_prefixes = self._keep_prefix_cache and command.level < DEEPEST
+        keeps_prefixes = self._settings.keep_prefix_cache and command.level < DEEPEST
         loses_prefixes = KV_CACHE in command.tags and not keeps_prefixes
         kept_blocks = engine.cached_blocks if keeps_prefixes and KV_CACHE not in self._sleep_state.tags else ()
         try:
@@ -48,6 +49,7 @@ class SleepingParts:
             raise
         if loses_prefixes:
             engine.forget_prefixes()
+        engine.images.sleep(keeps=self._settings.keeps_images(command.level))
         self._sleep_state = self._sleep_state.deepen(command.level, command.tags)
         self._teller.change(
             State.ASLEEP,

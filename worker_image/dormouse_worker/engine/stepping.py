@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.no_keeper import NoKeeper
 
 
@@ -16,6 +17,7 @@ class Stepper(Protocol):
     num_failures_in_a_row: int  # forward passes that raised since the last good one
     num_odd_in_a_row: int  # of which nothing was finite
     keeper: NoKeeper  # of what outlives the engine
+    images: EncoderCache  # without room where none are read
 
     @property
     def has_work(self) -> bool: ...  # noqa: D102

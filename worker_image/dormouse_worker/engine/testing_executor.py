@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dormouse_worker.common.adapters import AdapterInfo, AdapterList
-from dormouse_worker.common.commands import KV_CACHE
+from dormouse_worker.common.commands import KV_CACHE, LIGHTEST
 from dormouse_worker.common.grammar import Grammar
 from dormouse_worker.common.ipc import MadeTokenizer, MemoryReport, ModelInfo, RankStatus, TokenLogprobs
 from dormouse_worker.engine.batch import Batch, ModelOutput, NewSequence, Proposals, SampledToken, ScheduledSequence
@@ -60,6 +60,7 @@ class FakeExecutor:
         self.stuck: dict[str, str] = {}  # requests whose grammars leave no token from now on, and why
         self.unreadable: dict[bytes, str] = {}  # images that cannot be encoded from now on, and why
         self.encoder = FakeEncoder(self.report.image_rows)
+        self.keeps_images = False  # over a light sleep
         self.draft_model = FakeDraftModel()
         self._windows = windows
         self._profiled = False
@@ -147,13 +148,19 @@ class FakeExecutor:
         return "/traces/rank0"
 
     def sleep(self, level: int, tags: Collection[str], kept_blocks: Sequence[int] = ()) -> SleepReport:
-        """See `Executor`. Takes two seconds; forgets every block that is not kept."""
-        del level
+        """See `Executor`. Takes two seconds; forgets every block and image that is not kept."""
         self._called("sleep")
+        if not (self.keeps_images and level == LIGHTEST):
+            self.encoder.images.clear()
         self._clock.now_s += 2
         if KV_CACHE in tags:
             self._cache = {block: self._cache[block] for block in kept_blocks}
         return SleepReport(freed_bytes=800, residual_bytes=100, phases={"save": 0.5, "drop": 1.5})
+
+    def forget_images(self) -> None:
+        """See `SeeingExecutor`."""
+        self._called("forget_images")
+        self.encoder.images.clear()
 
     def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `Executor`. Misses what `missing_bytes` says."""

@@ -17,7 +17,9 @@ class FakeEncoder:
     def encode(self, batch: Batch) -> tuple[bytes, ...]:
         """Take what a batch says of images; return whose last piece it was."""
         if batch.is_fresh:
-            self.images.clear()
+            self.images = {digest: rows for digest, rows in self.images.items() if digest in batch.known_images}
+        else:
+            assert not batch.known_images
         for digest in batch.freed_images:
             self.images.pop(digest, None)  # perhaps it was not yet done
         for image in batch.encode:

@@ -134,6 +134,10 @@ class SingleProcessExecutor:
         report: SleepReport = self._built().execute_method("sleep", level, tags, kept_blocks)
         return report
 
+    def forget_images(self) -> None:
+        """See `SeeingExecutor`."""
+        self._built().execute_method("forget_images")
+
     def prepare_wake_up(self, tags: Collection[str]) -> int:
         """See `Executor`."""
         missing_bytes: int = self._built().execute_method("prepare_wake_up", tags)

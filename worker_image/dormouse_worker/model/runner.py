@@ -106,6 +106,11 @@ class ModelRunner:
     def __repr__(self) -> str:
         return f"ModelRunner({self.cache!r}, {self._input!r}, {self._paths!r})"
 
+    @property
+    def image_rows(self) -> dict[bytes, torch.Tensor]:
+        """See `allocation.Runner`."""
+        return self._images.rows
+
     def bind_by(self, grammars: Grammars, *, expects_drafts: bool) -> None:
         """See `Conclusion.bind_by`."""
         self._conclusion.bind_by(grammars, expects_drafts=expects_drafts)

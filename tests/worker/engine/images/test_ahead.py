@@ -151,7 +151,7 @@ def test_a_verification_drops_it(gallery):
 def test_a_reset_of_the_cache_lets_it_go_on(gallery):
     gallery.add("a", [(1, 3)])
     gallery.engine.step()
-    gallery.engine.forget_prefixes()
+    gallery.engine.images.clear()
     run_rest(gallery)
     assert ahead_by_pass(gallery)[: NUM_PIECES + 1] == [1, 1, 1, None]
 

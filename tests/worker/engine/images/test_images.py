@@ -262,10 +262,10 @@ def test_a_reset_forgets_rows_that_nobody_needs(gallery):
     gallery.run()
     gallery.add("c", [(2, 9), [1]])
     gallery.engine.step()
-    gallery.engine.forget_prefixes()
+    gallery.engine.images.clear()
     assert repr(gallery.scheduler.images) == "EncoderCache(1 images, 9 of 16 rows)"
     gallery.run()
-    gallery.engine.forget_prefixes()
+    gallery.engine.images.clear()
     assert repr(gallery.scheduler.images) == "EncoderCache(0 images, 0 of 16 rows)"
     gallery.add("b", [[3], (1, 6), [1]])
     gallery.run()

@@ -13,7 +13,7 @@ from dormouse_api.names import Role
 from dormouse_api.testing_tickets import STRANGE_SEED, proof
 from dormouse_api.v1 import worker_control_pb2 as pb
 from dormouse_api.v1 import worker_control_pb2_grpc as rpc
-from dormouse_worker.common.commands import ResetPrefixCache
+from dormouse_worker.common.commands import ResetMultimodalCache, ResetPrefixCache
 from dormouse_worker.common.ipc import State
 from dormouse_worker.testing.fake_engine import Script
 
@@ -257,6 +257,12 @@ async def test_cached_prefixes_are_forgotten_by_order(house):
     await house.operate("ResetPrefixCache", epoch=3)
     assert house.engine.engine.commands[-1] == ResetPrefixCache()
     assert (await house.refusal(house.operate("ResetPrefixCache", epoch=2))).code() is Code.FAILED_PRECONDITION
+
+
+async def test_images_are_forgotten_by_order(house):
+    await house.operate("ResetMultimodalCache", epoch=3)
+    assert house.engine.engine.commands[-1] == ResetMultimodalCache()
+    assert (await house.refusal(house.operate("ResetMultimodalCache", epoch=2))).code() is Code.FAILED_PRECONDITION
 
 
 async def test_the_status_is_streamed_on_change(house):

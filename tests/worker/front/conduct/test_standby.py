@@ -119,6 +119,7 @@ async def test_a_swap_needs_an_engine_to_exchange(house, other):
 async def test_where_there_is_no_cache_forgetting_it_is_done(house):
     await stand_by(house)
     await house.operate("ResetPrefixCache")
+    await house.operate("ResetMultimodalCache")
     assert (await house.operate("GetStatus")).state == STANDBY
 
 

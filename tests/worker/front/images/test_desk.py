@@ -229,6 +229,18 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     files.check_integrity()
 
 
+def test_by_order_all_go_that_nobody_uses(tmp_path):
+    files = ImageFiles(100)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"x")
+        files.add(Key("", name.encode()), ProcessedImage(tmp_path / name, 30, b"", ImageFacts({})))
+    files.take(Key("", b"b"))
+    files.forget()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (files.num_bytes, files.used_bytes) == (30, 30)
+    files.check_integrity()
+
+
 def known_after(files, folder, numbers):
     """Add an image of each number; return how many objects there are then."""
     for number in numbers:

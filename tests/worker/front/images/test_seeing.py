@@ -99,6 +99,14 @@ async def test_an_image_has_one_digest_in_every_request_and_is_processed_once(se
     assert desk(seeing).files.num_hits == 1
 
 
+async def test_a_forgotten_image_is_processed_anew(seeing):
+    await seeing.collect(chat(ONE))
+    await seeing.operate("ResetMultimodalCache")
+    assert desk(seeing).files.num_bytes == 0
+    await seeing.collect(chat(ONE))
+    assert desk(seeing).files.num_hits == 0
+
+
 async def test_text_alone_is_rendered_as_the_models_processor_would(seeing):
     for asked in (chat("hi"), pb.Chat(messages=[pb.ChatMessage(role="user", content="hi")])):
         await seeing.collect(asked)

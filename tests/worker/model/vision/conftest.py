@@ -19,7 +19,7 @@ MAX_TOKENS = 8
 class Seer:
     """A worker and an engine over it."""
 
-    def __init__(self, directory, folder, *, num_blocks=80, host_blocks=0, **settings):
+    def __init__(self, directory, folder, *, num_blocks=80, host_blocks=0, make=CpuWorker, **settings):
         self.folder = folder
         fields = {
             "max_num_batched_tokens": 256,
@@ -28,7 +28,7 @@ class Seer:
         }
         self.settings = make_settings(directory, **{**fields, **settings}, image_dir=str(folder))
         self.counts = num_blocks, host_blocks
-        self.worker = CpuWorker(self.settings, 0)
+        self.worker = make(self.settings, 0)
         self.worker.init_device()
         self.worker.load_model()
         self.worker.determine_num_available_blocks()

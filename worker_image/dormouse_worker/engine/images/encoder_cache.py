@@ -4,6 +4,8 @@ A request needs an image's rows from the pass that computes the first of its tok
 so long they are held for it. Rows that nobody needs stay for later requests as long as there is room; what a known
 prefix covers needs no rows at all. Ranks free and encode in the order in which they are told.
 
+A sleep may leave the rows in host memory. Then the books stay, too, though the ranks forget everything else.
+
 One image may be encoded between passes, for a request that waits. It has its room from the beginning, but nobody holds
 it: who is in the middle of another image may need the room more.
 """
@@ -30,6 +32,8 @@ class EncoderCache:
         self._freed: list[bytes] = []  # the ranks are yet to be told
         self.ahead: EncodeImage | None = None  # under way between passes
         self._ahead_for = ""  # the request that waits for it
+        self._outlives = False  # the ranks sleep, and have kept the rows
+        self._outlived: tuple[bytes, ...] = ()  # the ranks are yet to be told that they have them still
         self.num_encoded = 0  # since the start
 
     def __repr__(self) -> str:
@@ -63,10 +67,11 @@ class EncoderCache:
         self.ahead, self._ahead_for = self.put(image, needed), request.request_id
         request.encoded_ahead += (image.digest,)
 
-    def finish(self, digest: bytes) -> None:
-        """The ranks have the rows of what was under way between passes."""
-        if self._is_ahead(digest):
-            self.ahead = None
+    def finish(self, digests: Iterable[bytes]) -> None:
+        """The ranks have the rows of these, which were under way between passes."""
+        for digest in digests:
+            if self._is_ahead(digest):
+                self.ahead = None
 
     def hold(self, digest: bytes, request_id: str) -> None:
         """Keep the rows until `release`."""
@@ -89,9 +94,17 @@ class EncoderCache:
             self._free(digest)
         self._users.pop(digest, None)
 
+    def sleep(self, *, keeps: bool) -> None:
+        """The ranks sleep, with nothing running: their rows outlive it, or are gone."""
+        self._outlives = keeps
+        if not keeps:
+            self.reset()
+
     def reset(self) -> None:
-        """The ranks hold nothing any more."""
-        self._rows.clear()
+        """The ranks hold nothing any more, but for what has outlived a sleep."""
+        if not self._outlives:
+            self._rows.clear()
+        self._outlives, self._outlived = False, tuple(self._rows)
         self._users.clear()
         self._freed.clear()
         self.ahead = None
@@ -100,6 +113,11 @@ class EncoderCache:
         """Free what nobody needs."""
         for digest in [digest for digest in self._rows if digest not in self._users]:
             self._free(digest)
+
+    def take_known(self) -> tuple[bytes, ...]:
+        """Return what the ranks are to keep when they forget all else; then `take_freed` may name some of it."""
+        known, self._outlived = self._outlived, ()
+        return known
 
     def take_freed(self) -> tuple[bytes, ...]:
         """Return what the ranks are to free before they encode."""

@@ -55,10 +55,11 @@ class ImageTurn:
                 rows_left, is_first = rows_left - image.num_rows, False
         return end
 
-    def begin(self) -> None:
-        """Let the first image that waits be encoded between passes, unless another one is."""
+    def begin(self) -> EncodeImage | None:
+        """Let the first image that waits be encoded between passes, unless another one is; return which one is then."""
         if self.waiting and self.cache.ahead is None:
             self.cache.begin(*next(iter(self.waiting.values())), self._needed)
+        return self.cache.ahead
 
     def _yields(self) -> bool:
         if self._is_beside_text is None:

@@ -20,6 +20,7 @@ from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.common.task_messages import AddPooling, PooledOutput
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.pooling.batch import PoolingOutput
 from dormouse_worker.engine.pooling.executor import PoolingExecutor
@@ -50,7 +51,7 @@ class PoolingEngine:
     """Turns calls into vectors, one forward pass per step. Implements `engine.stepping.Stepper`."""
 
     def __init__(self, executor: PoolingExecutor, limits: PoolingLimits, clock: Callable[[], float]) -> None:
-        self.keeper = NoKeeper()  # nothing is cached
+        self.keeper, self.images = NoKeeper(), EncoderCache()  # nothing is cached
         self._executor = executor
         self._limits = limits
         self._clock = clock

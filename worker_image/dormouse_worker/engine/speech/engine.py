@@ -20,6 +20,7 @@ from dormouse_worker.common.errors import GroupBroken
 from dormouse_worker.common.ipc import Added, StepOutputs
 from dormouse_worker.common.task_messages import AddWindow, WindowOutput
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.speech.batch import EncodeWindow, SpeechBatch, SpeechOutput
 from dormouse_worker.engine.speech.executor import SpeechExecutor
@@ -46,7 +47,7 @@ class SpeechEngine:
     """Turns windows of sound into tokens, one pass per step. Implements `engine.stepping.Stepper`."""
 
     def __init__(self, executor: SpeechExecutor, limits: SpeechLimits, clock: Callable[[], float]) -> None:
-        self.keeper = NoKeeper()  # nothing outlives a window
+        self.keeper, self.images = NoKeeper(), EncoderCache()  # nothing outlives a window
         self._executor = executor
         self._limits = limits
         self._clock = clock

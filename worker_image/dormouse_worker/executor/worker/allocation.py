@@ -7,16 +7,23 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from dormouse_worker.common.commands import KV_CACHE
+from dormouse_worker.common.memory_settings import MemorySettings
 from dormouse_worker.engine.batch import Batch, ModelOutput, SampledToken
 from dormouse_worker.model.cache_store import CacheStore
 from dormouse_worker.model.device.device import Device
+from dormouse_worker.model.kept_images import KeptImages
 from dormouse_worker.model.kv_cache import CacheSpec, KVCache
 from dormouse_worker.model.sleep import SleepCycle, SleepPart
 from dormouse_worker.model.stopwatch import Stopwatch
+from dormouse_worker.model.tensors import Tensor
 
 
 class Runner(Protocol):
     """What computes over a model and its caches."""
+
+    @property
+    def image_rows(self) -> dict[bytes, Tensor]:
+        """Return the rows of images that it holds, by digest; who wakes it may add some."""
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """See `ModelRunner.submit`."""
@@ -38,15 +45,18 @@ class Allocation:
         block_counts: tuple[int, int],
         weights: Sequence[SleepPart],
         make_runner: Callable[[KVCache, KVCache], Runner],
-        *,
-        prefaults: bool = False,
+        settings: MemorySettings,
     ) -> None:
         """Allocate the agreed (device, host) blocks. Raises what `CacheStore` and `make_runner` raise; nothing is held.
 
         The weights, in one or several parts, sleep and wake with the rest, but stay their owner's.
         """
         num_gpu_blocks, num_cpu_blocks = block_counts
+        prefaults = settings.prefault_kv_cache
+        self._device = device
+        self._settings = settings
         self._make_runner = make_runner
+        self._kept_images = KeptImages({}, device)  # some only while there is no runner
         self._runner: Runner | None = None
         with ExitStack() as undo:
             self._cache = CacheStore(device, spec, num_gpu_blocks, prefaults=prefaults)
@@ -90,13 +100,12 @@ class Allocation:
 
     @property
     def host_copy_bytes(self) -> int:
-        """Return the host memory that kept blocks take."""
-        return self._cache.host_copy_bytes
+        """Return the host memory that kept blocks and images take."""
+        return self._cache.host_copy_bytes + self._kept_images.num_bytes
 
     def submit(self, batch: Batch) -> Callable[[], ModelOutput]:
         """See `Runner.submit`; only while nothing sleeps."""
-        assert self._runner is not None, f"{self.sleeping_tags} sleep"
-        return self._runner.submit(batch)
+        return self._awake().submit(batch)
 
     def append_sampled(self, tokens: Sequence[SampledToken]) -> None:
         """See `Runner.append_sampled`; after a sleep began there is nobody to know them."""
@@ -107,10 +116,17 @@ class Allocation:
         """See `SleepCycle.sleep`. The device has finished with everything. Raises InvalidArgument on a wrong block."""
         if KV_CACHE in tags:
             self._cache.keep(kept_blocks)
-        self._cycle.sleep(level, tags, watch)
+        with watch.phase("save"):
+            images = self._images_to_keep(level)
+        try:
+            self._cycle.sleep(level, tags, watch)
+        except BaseException:
+            if images is not self._kept_images:
+                images.close()
+            raise
         self._has_slept = self._has_slept or KV_CACHE in tags
-        if self.sleeping_tags:
-            self._drop_runner()
+        self._drop_runner()
+        self._keep_images(images)
 
     def prepare(self, tags: Collection[str]) -> int:
         """See `SleepCycle.prepare`."""
@@ -136,6 +152,7 @@ class Allocation:
             verify()
             with watch.phase(KV_CACHE):
                 self._cache.put_back()
+                self._awake().image_rows.update(self._kept_images.back())
 
         try:
             self._cycle.wake(tags, finish, watch)
@@ -144,13 +161,36 @@ class Allocation:
             raise
         if not self.sleeping_tags:
             self._has_slept = False
+            self._keep_images(KeptImages({}, self._device))
+
+    def forget_images(self) -> None:
+        """Drop rows of images, and what is kept of them."""
+        self._kept_images.close()
+        if self._runner is not None:
+            self._runner.image_rows.clear()
 
     def close(self) -> None:
         """Give everything back that is not the weights', reservations too."""
         self._drop_runner()
+        self._kept_images.close()
         self._cycle.cancel()
         for store in self._stores:
             store.close()
+
+    def _images_to_keep(self, level: int) -> KeptImages:
+        """Return what a sleep at this level keeps of images: copies, or what an earlier one has kept."""
+        if not self._settings.keeps_images(level):
+            return KeptImages({}, self._device)
+        return self._kept_images if self._runner is None else KeptImages(self._runner.image_rows, self._device)
+
+    def _keep_images(self, images: KeptImages) -> None:
+        if images is not self._kept_images:
+            self._kept_images.close()
+        self._kept_images = images
+
+    def _awake(self) -> Runner:
+        assert self._runner is not None, f"{self.sleeping_tags} sleep"
+        return self._runner
 
     def _start_runner(self) -> None:
         self._drop_runner()

@@ -117,7 +117,7 @@ class BareWorker(KernelWorker):
                     counts,
                     (model.weights,) if self._draft is None else (model.weights, self._draft.sleep_part),
                     self._make_runner,
-                    prefaults=self.settings.prefault_kv_cache,
+                    self.settings,
                 )
                 self.verify()
         except BaseException:

@@ -122,12 +122,12 @@ class RankWorker(ModelWorker):
         """See `WorkerBase`. The first call records the golden tokens, later ones verify them."""
         model = self._loaded()
         self._free_cache()
-        spec, counts, prefaults = model.cache_spec, (num_gpu_blocks, num_cpu_blocks), self.settings.prefault_kv_cache
+        spec, counts = model.cache_spec, (num_gpu_blocks, num_cpu_blocks)
         what = f"{num_gpu_blocks} + {num_cpu_blocks} blocks of {spec.block_bytes} bytes cannot be allocated"
         try:
             with RankBarrier(self._group(), "initialize_cache") as meeting, memory_errors(what):
                 self._allocation = Allocation(
-                    self.device, spec, counts, self._sleep_parts(), self._make_runner, prefaults=prefaults
+                    self.device, spec, counts, self._sleep_parts(), self._make_runner, self.settings
                 )
                 cache, backend = self._allocation.cache, self._attention()
                 if self._recorder.record(model, cache, backend, meter=self.meter, communicator=self._group()):
@@ -174,6 +174,10 @@ class RankWorker(ModelWorker):
     def undo_sleep(self, tags: Collection[str]) -> None:
         """See `WorkerBase`. Neither meets the others nor computes with them: not all of them take part."""
         self.wake_with(tags, None, lambda _: self._loaded().weights.arrive())
+
+    def forget_images(self) -> None:
+        """See `SeeingExecutor`."""
+        self._allocated().forget_images()
 
     def stored_cache(self) -> StoredCache:
         """See `StoringExecutor.stored_cache`."""

@@ -9,6 +9,7 @@ from dormouse_worker.common.errors import WorkerError
 from dormouse_worker.common.ipc import Added, AddRequest, Sampling, StepOutputs, TokenOutput
 from dormouse_worker.engine.controller import MAX_FAILURES_IN_A_ROW
 from dormouse_worker.engine.executor import Executor
+from dormouse_worker.engine.images.encoder_cache import EncoderCache
 from dormouse_worker.engine.no_keeper import NoKeeper
 from dormouse_worker.engine.token_outputs import MAX_LOGPROBS_PER_OUTPUT
 from dormouse_worker.foreign.vllm.interface import Core, Piece, Step
@@ -27,7 +28,7 @@ class VllmStepper:
         self._unfinished: dict[str, Sampling] = {}
         self.num_failures_in_a_row = 0
         self.num_odd_in_a_row = 0  # vLLM does not look at its logits
-        self.keeper = NoKeeper()
+        self.keeper, self.images = NoKeeper(), EncoderCache()
 
     def __repr__(self) -> str:
         return f"VllmStepper({self.num_requests} requests)"

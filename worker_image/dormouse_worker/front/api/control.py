@@ -178,6 +178,18 @@ class ControlService(rpc.WorkerControlServicer):
         return pb.ResetPrefixCacheResponse()
 
     @answered
+    async def ResetMultimodalCache(
+        self, request: pb.ResetMultimodalCacheRequest, context: Context
+    ) -> pb.ResetMultimodalCacheResponse:
+        """Forget every image and sound that no running request needs, kept ones too."""
+        del context  # the command runs to its end, whoever hangs up
+        self._worker.take_epoch(request.epoch)
+        if self._worker.board.state is not State.STANDBY:  # nothing is encoded, nor is there anybody to ask
+            await self._run(commands.ResetMultimodalCache())
+        self._worker.served.forget_images()
+        return pb.ResetMultimodalCacheResponse()
+
+    @answered
     async def StartProfile(self, request: pb.StartProfileRequest, context: Context) -> pb.StartProfileResponse:
         """Record every operation of the engine from now on."""
         del context  # the command runs to its end, whoever hangs up

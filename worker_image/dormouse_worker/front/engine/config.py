@@ -98,6 +98,11 @@ class Served:
         if isinstance(self.edition.model, Model):
             await self.edition.model.warm(engine)
 
+    def forget_images(self) -> None:
+        """Delete processed images and sounds that no request has."""
+        if isinstance(self.edition.model, Model) and self.edition.model.senses is not None:
+            self.edition.model.senses.desk.files.forget()
+
     def rest(self) -> None:
         """End the processes beside the front that do nothing now."""
         if isinstance(self.edition.model, Model):

@@ -51,8 +51,8 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         "expected_device",
     )
     add_knobs(group, "kv_cache_memory_bytes", "kv_cache_dtype", "prefault_kv_cache", "block_size", "swap_space_bytes")
-    add_knobs(group, "enable_prefix_caching", "keep_host_copy", "keep_prefix_cache", "cuda_graphs", "compile_sizes")
-    add_knobs(group, "async_scheduling", "threads")
+    add_knobs(group, "enable_prefix_caching", "keep_host_copy", "keep_prefix_cache", "keep_encoder_cache")
+    add_knobs(group, "cuda_graphs", "compile_sizes", "async_scheduling", "threads")
     add_knobs(group, "speculation_method", "speculation_model", "num_speculative_tokens")
     add_knobs(group, "kv_store_dir", "kv_store_size_bytes")
     add_knobs(group, "kv_events_config", type=flag_types.kv_events_config)

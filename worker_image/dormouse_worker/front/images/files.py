@@ -109,6 +109,10 @@ class ImageFiles:
         """Use it no more."""
         image.num_users -= 1
 
+    def forget(self) -> None:
+        """Delete those that nobody uses."""
+        self._evict(down_to=-1)
+
     def clear(self) -> None:
         """Delete all, used or not."""
         for image in self._known.values():

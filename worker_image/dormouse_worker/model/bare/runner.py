@@ -19,6 +19,7 @@ from dormouse_worker.model.sampling import on_host
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.scratch import Floats, Scratch
+from dormouse_worker.model.tensors import Tensor
 from dormouse_worker.native.library import Kernels
 
 
@@ -52,6 +53,7 @@ class BareRunner:
         self._conclusion = Conclusion(self._input, self._answer, notes=True)
         self._drafter: Proposer | None = None
         self._has_failed = False  # a batch could not begin: one that builds on it is refused
+        self.image_rows: dict[bytes, Tensor] = {}  # see `allocation.Runner`: it reads no images
 
     def __repr__(self) -> str:
         return f"BareRunner({self._cache!r}, {self._input!r}, {self._model.native!r})"

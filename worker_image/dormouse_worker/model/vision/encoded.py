@@ -1,4 +1,6 @@
-"""The rows of images that a rank holds. The engine says what is encoded and what is freed; a new runner holds none.
+"""The rows of images that a rank holds. The engine says what is encoded and what is freed.
+
+A new runner holds none, but for those that outlived a sleep.
 
 On processors one image may be encoded between passes, in pieces: it gets a share of their time, so that sequences
 beside wait little for it. Who closes this drops it; so does a pass that does not name it.
@@ -48,11 +50,11 @@ class EncodedImages:
     def __init__(self, tower: ImageTower | None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._tower = tower
         self._clock = clock
-        self._rows: dict[bytes, torch.Tensor] = {}
+        self.rows: dict[bytes, torch.Tensor] = {}
         self._ahead: _Ahead | None = None
 
     def __repr__(self) -> str:
-        return f"EncodedImages({len(self._rows)} images{', one under way' if self._ahead else ''})"
+        return f"EncodedImages({len(self.rows)} images{', one under way' if self._ahead else ''})"
 
     def update(self, batch: Batch) -> ImageNews:
         """Free and encode what the batch says; return what became of it.
@@ -60,9 +62,11 @@ class EncodedImages:
         Images that cannot be encoded have rows of zeros, so that the pass goes on for the sequences beside.
         """
         if batch.is_fresh:
-            self.close()
+            self._leave()
+            for digest in self.rows.keys() - {*batch.known_images}:
+                del self.rows[digest]
         for digest in batch.freed_images:
-            self._rows.pop(digest, None)
+            self.rows.pop(digest, None)
         news = ImageNews()
         for image in batch.encode:
             self._encode(image, news)
@@ -72,12 +76,12 @@ class EncodedImages:
     def find(self, placed: Iterable[Placed]) -> tuple[ImageRows, ...]:
         """Return the rows that stand in a pass."""
         return tuple(
-            ImageRows(run.start, self._rows[run.digest][run.first_row : run.first_row + run.count]) for run in placed
+            ImageRows(run.start, self.rows[run.digest][run.first_row : run.first_row + run.count]) for run in placed
         )
 
     def close(self) -> None:
         """Drop all rows, and what is under way."""
-        self._rows.clear()
+        self.rows.clear()
         self._leave()
 
     def _encode(self, image: EncodeImage, news: ImageNews) -> None:
@@ -85,12 +89,12 @@ class EncodedImages:
         tower, ahead = self._has_tower(), self._ahead
         is_under_way = ahead is not None and ahead.digest == image.digest
         try:
-            self._rows[image.digest] = ahead.pieces.finish() if ahead and is_under_way else tower.encode(image)
+            self.rows[image.digest] = ahead.pieces.finish() if ahead and is_under_way else tower.encode(image)
         except Exception as error:
             what = tower.family.noun.one
             logger.warning("%s of %d rows cannot be encoded", what, image.num_rows, exc_info=True)
             news.unreadable[image.digest] = f"{what} cannot be encoded: {error}"
-            self._rows[image.digest] = torch.zeros(
+            self.rows[image.digest] = torch.zeros(
                 image.num_rows, tower.row_size, dtype=tower.dtype, device=tower.device
             )
 
