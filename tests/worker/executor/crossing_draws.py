@@ -130,7 +130,7 @@ def draw_rank(draw, model, folder):
     worker = draw.choice(("no torch", *WITH_TORCH) if model.is_bare else WITH_TORCH)
     settings = {
         "max_num_seqs": draw.choice((2, 6, 24)),
-        "max_num_batched_tokens": draw.choice((64, 200) if model.sees else (16, 24, 64, 200)),
+        "max_num_batched_tokens": 256 if model.sees else draw.choice((16, 24, 64, 200)),
         "enable_prefix_caching": draw.random() < 0.85,
         "keep_prefix_cache": draw.random() < 0.5,
         "swap_space_bytes": draw.choice((0, 0, 1 << 16, 1 << 20)),
