@@ -23,7 +23,7 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionBackend
 from dormouse_worker.model.attention.native import NativeBackend
 from dormouse_worker.model.encoder_decoder.load import UNFIT
-from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward
+from dormouse_worker.model.forward.in_torch import DeviceInput, EagerPath, GraphPath, TorchForward, kernels_of_maps
 from dormouse_worker.model.forward.native import NativePath
 from dormouse_worker.model.forward.path import ForwardPath
 from dormouse_worker.model.forward.two_sides import TwoSidedPath
@@ -99,4 +99,6 @@ def describe_path(model: LoadedModel, attention: str) -> str:
     multiplied = name_of_kernels(model.module)
     how = "made plain in each pass" if multiplied is None else f"multiplied by {multiplied}"
     plain = format_of and f"{format_of} {how}"
-    return f"{in_torch}{plain}, attention {attention}{cached}; not native: {reason}"
+    kernels = kernels_of_maps(model, attention)
+    maps = "" if kernels is None else f", maps {kernels.name}"
+    return f"{in_torch}{plain}{maps}, attention {attention}{cached}; not native: {reason}"

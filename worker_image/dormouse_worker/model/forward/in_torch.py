@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +20,15 @@ from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loaded import LoadedModel
+from dormouse_worker.model.native_way import NativeWay, kernels_for
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
+from dormouse_worker.model.quantized.modules import computed_dtype
 from dormouse_worker.model.sampling.gather import to_device
 from dormouse_worker.model.scratch import Scratch
 from dormouse_worker.model.states import KeptStates
 from dormouse_worker.model.vision.placed import ImageRows
+from dormouse_worker.native.library import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class EagerPath:
         self._backend = backend
         self._inputs = inputs
         self._make_adder = choose_adder(forward.model.device)
+        self._way = _way_of(forward.model, backend.name)
 
     def __repr__(self) -> str:
         return f"EagerPath({self._forward.model.impl})"
@@ -116,4 +122,16 @@ class EagerPath:
         plans = [self._backend.plan(group, device) for group in packed.groups]
         slots = packed.lora_slots
         adapters = None if slots is None else AdapterRows(slots, rows, self._make_adder)
-        return self._forward(token_ids, positions, to_device(rows, device), plans, adapters, images=images)
+        wanted = to_device(rows, device)
+        with self._way:
+            return self._forward(token_ids, positions, wanted, plans, adapters, images=images)
+
+
+def kernels_of_maps(model: LoadedModel, attention: str) -> Kernels | None:
+    """Return ours that compute transformers' module; our own decoder may be compiled, and stays torch's."""
+    return None if model.lean is not None else kernels_for(attention, model.device, computed_dtype(model.module))
+
+
+def _way_of(model: LoadedModel, attention: str) -> AbstractContextManager[Any]:
+    kernels = kernels_of_maps(model, attention)
+    return nullcontext() if kernels is None else NativeWay(kernels, kernels.num_threads)

@@ -14,10 +14,10 @@ from safetensors.torch import load
 
 from dormouse_worker.common.errors import InvalidArgument
 from dormouse_worker.engine.batch import EncodeImage
+from dormouse_worker.model.native_way import NativeWay
 from dormouse_worker.model.promised_files import read_promised
 from dormouse_worker.model.vision.families import VisionFamily
 from dormouse_worker.model.vision.features import Tensors
-from dormouse_worker.model.vision.native_way import NativeWay
 from dormouse_worker.model.vision.small_steps import SmallSteps
 from dormouse_worker.model.vision.widened import Widened
 from dormouse_worker.native.library import Kernels

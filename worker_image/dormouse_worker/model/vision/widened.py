@@ -11,27 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from dormouse_worker.model.operations import STRICT
 
 _CPUINFO = Path("/proc/cpuinfo")
 _HAVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is ARM's
-STRICT = frozenset(  # whose arguments must be of one kind; all others make what is mixed wider by themselves
-    {
-        functional.linear,
-        functional.layer_norm,
-        functional.multi_head_attention_forward,
-        functional.rms_norm,
-        functional.scaled_dot_product_attention,
-        torch.bmm,
-        torch.conv1d,
-        torch.conv2d,
-        torch.conv3d,
-        torch.matmul,
-        torch.Tensor.matmul,
-        torch.Tensor.__matmul__,
-    }
-)
 
 
 class Widened(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Encoders' operations by our kernels, where processors multiply bfloat16 but not whole tiles of it.
+"""Operations of transformers' modules by our kernels, where processors multiply bfloat16 but not whole tiles of it.
 
 On a Zen 5 torch multiplies at 290 GFLOP/s of a core in small steps and attends at 80; our kernels do at 420 and 210.
 Threads of torch look for work for milliseconds behind each operation, and ours would share their cores with them: so
@@ -19,19 +19,18 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dormouse_worker.common.ipc import NATIVE
-from dormouse_worker.common.settings import AUTO, EngineSettings
+from dormouse_worker.common.settings import AUTO
 from dormouse_worker.model.attention.interface import AttentionMetadata
 from dormouse_worker.model.attention.native_plan import NativePlan
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
-from dormouse_worker.model.vision.widened import STRICT
+from dormouse_worker.model.operations import LARGE
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
 _CPUINFO = Path("/proc/cpuinfo")
 _WHOLE = 16  # numbers: heads that are no multiple of it take four times as long, so they are filled up with zeros
 _MOST_COLUMNS = 1 << 16  # of a row that a norm takes
-LARGE = STRICT | {functional.gelu, functional.silu, functional.softmax, torch.sigmoid, torch.softmax}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Most:
 class NativeWay(TorchFunctionMode):
     """Computes what it can by our kernels, in the thread that entered it; what else there is goes to torch.
 
-    A row's bits depend on its own picture alone, and not on the steps.
+    A row's bits depend on its own sequence or picture alone, and not on the steps.
     """
 
     def __init__(self, kernels: Kernels, num_threads: int, most: Most | None = None) -> None:
@@ -84,6 +83,26 @@ class NativeWay(TorchFunctionMode):
             sizes = {"num_rows": end - begin, "columns": columns, "num_outputs": num_outputs}
             self._kernels.multiply_halves(part.data_ptr(), described, to.data_ptr(), **sizes)
         return out.view(*rows.shape[:-1], num_outputs)
+
+    def grouped_mm(
+        self, rows: torch.Tensor, weights: torch.Tensor, *, offs: torch.Tensor | None = None, **options: Any
+    ) -> torch.Tensor | None:
+        """Return rows [T, columns] times the map [columns, outputs] of their group, which ends at `offs`.
+
+        None = this is torch's; maps lie as a module has them, [outputs, columns].
+        """
+        is_plain = offs is not None and weights.dim() == 3 and not any(value is not None for value in options.values())
+        if not is_plain or not _is_ours(rows, weights) or not weights.transpose(1, 2).is_contiguous():
+            return None
+        columns, num_outputs = weights.shape[1:]
+        dense, out, begin = rows.contiguous(), rows.new_empty((len(rows), num_outputs)), 0
+        assert offs is not None, "it is plain"
+        for group, end in enumerate(offs.tolist()):
+            linear, part, to = abi.Linear(weights[group].data_ptr()), dense[begin:end], out[begin:end]
+            sizes = {"num_rows": end - begin, "columns": columns, "num_outputs": num_outputs}
+            self._kernels.multiply_halves(part.data_ptr(), linear, to.data_ptr(), **sizes)
+            begin = end
+        return out
 
     def layer_norm(
         self,
@@ -151,6 +170,7 @@ class NativeWay(TorchFunctionMode):
 _WAYS: Mapping[Any, Callable[..., torch.Tensor | None]] = {
     functional.linear: NativeWay.linear,
     functional.layer_norm: NativeWay.layer_norm,
+    torch._grouped_mm: NativeWay.grouped_mm,  # noqa: SLF001  # what experts call
     functional.gelu: NativeWay.gelu,
     functional.silu: NativeWay.silu,
     functional.scaled_dot_product_attention: NativeWay.attend,
@@ -203,11 +223,12 @@ def _plan(kernels: Kernels, length: int, begin: int, end: int) -> NativePlan:
     )
 
 
-def encoder_kernels(
-    settings: EngineSettings, device: torch.device, dtype: torch.dtype, cpuinfo: Path = _CPUINFO
-) -> Kernels | None:
-    """Return the kernels that encoders use, on as many threads as torch has; None = torch computes."""
-    if device.type != "cpu" or dtype != torch.bfloat16 or settings.attention_backend not in (AUTO, NATIVE):
+def kernels_for(attention: str, device: torch.device, dtype: torch.dtype, cpuinfo: Path = _CPUINFO) -> Kernels | None:
+    """Return the kernels of this way, on as many threads as torch has; None = torch computes.
+
+    `attention` is a backend's name, or `auto`: whoever wants torch's attention wants torch's maps.
+    """
+    if device.type != "cpu" or dtype != torch.bfloat16 or attention not in (AUTO, NATIVE):
         return None
     kernels = load_kernels()
     if isinstance(kernels, Missing) or not kernels.multiplies_bfloat16 or _has_tiles(cpuinfo):

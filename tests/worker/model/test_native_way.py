@@ -1,34 +1,24 @@
-"""Encoders' operations by our kernels: as exact as torch's, and only where they are what kernels compute."""
-
-from dataclasses import replace
+"""Operations of modules by our kernels: as exact as torch's, and only where they are what kernels compute."""
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from transformers import AutoModelForCausalLM
 
-from dormouse_worker.executor.testing import make_settings
-from dormouse_worker.executor.worker.cpu_worker import CpuWorker
-from dormouse_worker.model.testing_vision import draw_picture
-from dormouse_worker.model.vision.native_way import Most, NativeWay, encoder_kernels
+from dormouse_worker.common.host import Host
+from dormouse_worker.common.settings import EngineSettings
+from dormouse_worker.model.attention.native import NativeBackend
+from dormouse_worker.model.attention.sdpa import SdpaBackend
+from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.forward.choose import describe_path
+from dormouse_worker.model.loader import load
+from dormouse_worker.model.native_way import Most, NativeWay, kernels_for
+from dormouse_worker.model.testing import ARCHITECTURES
 from dormouse_worker.native.library import load_kernels
+from tests.worker.model.asked import Asked
+from tests.worker.model.test_parity import BLOCK_SIZE, PROMPTS, make_engine, run
 
 attend = functional.scaled_dot_product_attention
-OPERATIONS = (attend, functional.linear, functional.layer_norm, functional.gelu, functional.silu)
-
-
-class Asked(TorchFunctionMode):
-    """Notes which of these torch is asked to compute itself, and on how many threads it computes all else."""
-
-    def __init__(self):
-        super().__init__()
-        self.named, self.threads = [], set()
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in OPERATIONS:
-            self.named.append(function)
-        self.threads.add((function in OPERATIONS, torch.get_num_threads()))
-        return function(*args, **(kwargs or {}))
 
 
 def draw(*shape, seed=0):
@@ -167,25 +157,53 @@ def test_kernels_compute_where_they_are_faster(tmp_path, device, dtype, backend,
     """They multiply bfloat16, and nothing on the processor does so better."""
     if said:
         (tmp_path / "cpuinfo").write_text(said)
-    settings = make_settings(tmp_path, attention_backend=backend)
-    found = encoder_kernels(settings, torch.device(device), dtype, tmp_path / "cpuinfo")
+    found = kernels_for(backend, torch.device(device), dtype, tmp_path / "cpuinfo")
     assert (found is not None) == (is_ours and load_kernels().multiplies_bfloat16)
 
 
-@pytest.mark.parametrize("family", ["llava", "smolvlm"])
-def test_a_towers_rows_are_about_those_of_torch(seeing, family):
-    """The way reaches the tower's own maps, norms, gates and attention."""
-    worker = CpuWorker(make_settings(seeing(family), dtype="bfloat16", image_dir="unused"), 0)
-    worker.init_device()
-    worker.load_model()
-    tower, tensors = worker._model.tower, draw_picture(family, 1).tensors
-    if "pixel_attention_mask" in tensors:
-        tensors["pixel_attention_mask"].fill_(1)  # patches that fill a tile up are masked, and torch's
+ENDS = torch.tensor([2, 2, 9], dtype=torch.int32)  # the second group has no rows
+
+
+def test_rows_are_multiplied_with_the_map_of_their_group():
+    """As experts call it: maps [outputs, columns] that are looked at the other way round."""
+    rows, maps = draw(9, 40), draw(3, 24, 40, seed=1)
+    found, is_torchs = natively(torch._grouped_mm, rows, maps.transpose(1, 2), offs=ENDS)
+    groups = torch.tensor([0, 0, *[2] * 7])
+    exact = torch.einsum("tk,tnk->tn", rows.double(), maps.double()[groups])
+    assert (is_torchs, found.shape, found.dtype) == (False, exact.shape, torch.bfloat16)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-7, atol=2**-7)
+    assert natively(torch._grouped_mm, rows, draw(3, 40, 24), offs=ENDS)[1], "maps lie the other way"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_are_as_exact_as_torchs(tiny_model, architecture):
+    """Of every architecture, beside those of the same weights in float32."""
+    module, exact = (
+        AutoModelForCausalLM.from_pretrained(tiny_model(architecture), dtype=dtype).eval()
+        for dtype in (torch.bfloat16, torch.float32)
+    )
+    for rounded, part in zip(module.parameters(), exact.parameters(), strict=True):
+        part.data.copy_(rounded.data)
+    tokens = torch.tensor([[(i * i * 7 + 3) % 250 for i in range(30)]])
+    with torch.inference_mode():
+        wanted, by_torch = exact(tokens).logits, module(tokens).logits
+        with Asked() as asked, NativeWay(load_kernels(), 2):
+            ours = module(tokens).logits
+    assert functional.linear not in asked.of_halves
+    error, their_error = ((logits.float() - wanted).abs().mean() for logits in (ours, by_torch))
+    assert error <= 1.5 * their_error
+
+
+@pytest.mark.parametrize("backend", [NativeBackend, SdpaBackend])
+def test_passes_of_modules_are_computed_by_the_kernels_that_attend(tiny_model, backend):
+    """Together they say what each says alone: rows know nothing of each other."""
+    settings = EngineSettings(model=str(tiny_model("gemma2")), block_size=BLOCK_SIZE, dtype="bfloat16")
+    model = load(settings, CpuDevice(Host()))
+    is_ours = kernels_for(backend.name, torch.device("cpu"), torch.bfloat16) is not None
     with Asked() as asked:
-        rows = replace(tower, is_widened=False, kernels=load_kernels()).compute(tensors)
-    with Asked() as by_torch:
-        plain = replace(tower, is_widened=False, kernels=None).compute(tensors)
-    worker.shutdown()
-    assert not asked.named
-    assert {attend, functional.linear} <= set(by_torch.named)
-    torch.testing.assert_close(rows, plain, rtol=2**-5, atol=2**-5 * float(plain.abs().max()))
+        together = run(make_engine(model, backend=backend()), PROMPTS)
+    assert (functional.linear in asked.named) == (not is_ours)
+    assert (", maps " in describe_path(model, backend.name)) == is_ours
+    if is_ours:
+        for name, prompt in PROMPTS.items():
+            assert run(make_engine(model, backend=backend()), {name: prompt})[name] == together[name]
