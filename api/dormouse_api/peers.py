@@ -17,7 +17,6 @@ from dormouse_api.identity import BadIdentity, Identity, identity_among, refusal
 from dormouse_api.names import Role
 from dormouse_api.tickets import MetadataPairs
 
-_LOCAL = "unix:"  # a socket of the pod's own: who reaches it shares the pod, and proves no more by a certificate
 _NAMES = "x509_subject_alternative_name"  # as gRPC calls a peer's names
 
 
@@ -46,8 +45,6 @@ class RequirePeer(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         return _behind(handler, lambda context: self._refusal(service, metadata, context))
 
     def _refusal(self, service: str, metadata: MetadataPairs | None, context: Any) -> str:
-        if context.peer().startswith(_LOCAL):
-            return ""
         try:
             caller = peer_identity(context.auth_context())
         except BadIdentity as error:

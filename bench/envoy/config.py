@@ -79,15 +79,11 @@ def _filter(wish: Wish, duplex: str) -> dict[str, Any]:
 
 
 def _pickers(wish: Wish) -> dict[str, Any]:
-    options = {
-        "@type": f"{_TYPE}.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http2_protocol_options": {}},
-    }
     return {
         "name": "pickers",
         "type": "STATIC",
         "connect_timeout": "1s",
-        "typed_extension_protocol_options": {f"{_TYPE[20:]}.extensions.upstreams.http.v3.HttpProtocolOptions": options},
+        **_spoken("http2_protocol_options"),
         "load_assignment": _assignment("pickers", wish.pickers),
         **({"transport_socket": _any_tls()} if wish.picker_tls else {}),
     }
@@ -102,8 +98,21 @@ def _any_tls() -> dict[str, Any]:
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
+def _spoken(version: str, **common: str) -> dict[str, Any]:
+    """Return which HTTP a cluster speaks, and what holds for every one."""
+    options = {
+        "@type": f"{_TYPE}.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "common_http_protocol_options": common,
+        "explicit_http_config": {version: {}},
+    }
+    return {
+        "typed_extension_protocol_options": {f"{_TYPE[20:]}.extensions.upstreams.http.v3.HttpProtocolOptions": options}
+    }
+
+
 def _workers(wish: Wish) -> dict[str, Any]:
     """Return who takes requests: whom the header names and, with a fallback, one of these where it names nobody."""
+    spoken = _spoken("http_protocol_options", idle_timeout="20s")
     if not wish.fallback:
         named = {"use_http_header": True, "http_header_name": DESTINATION}
         return {
@@ -111,6 +120,7 @@ def _workers(wish: Wish) -> dict[str, Any]:
             "type": "ORIGINAL_DST",
             "connect_timeout": "1s",
             "lb_policy": "CLUSTER_PROVIDED",
+            **spoken,
             "original_dst_lb_config": named,
         }
     spread = {"@type": f"{_TYPE}.extensions.load_balancing_policies.round_robin.v3.RoundRobin"}
@@ -136,6 +146,7 @@ def _workers(wish: Wish) -> dict[str, Any]:
         "type": "STATIC",
         "connect_timeout": "1s",
         "load_balancing_policy": {"policies": [policy]},
+        **spoken,
         "load_assignment": _assignment("workers", wish.fallback),
     }
 

@@ -84,7 +84,7 @@ class Door:
         self._adapters = adapters
         self.ready = asyncio.Event()
         with patient_threads():
-            self._channels = Channels()
+            self._channels = Channels(in_pod=not worker[1])
         self.router = make_router(on_close=self._channels.discard)
         self._loads = LoadWatch(self.router, self._channels)
         self._holder = Holder(self.router, hold_settings(settings))

@@ -195,7 +195,7 @@ async def test_a_number_that_is_used_twice_ends_the_stream():
 
 async def test_a_call_that_is_cancelled_in_the_message_that_begins_it_leaves_nothing():
     room, speaker = Room(1), Speaker()
-    carrier = Carrier(speaker.generate, room)
+    carrier = Carrier(speaker.generate, room, "ipv4:10.0.0.1:5000")
     carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=1.0)], cancel=[7]))
     assert room.is_full
     await until(lambda: not room.is_full)
@@ -205,7 +205,7 @@ async def test_a_call_that_is_cancelled_in_the_message_that_begins_it_leaves_not
 
 async def test_a_worker_ends_a_call_by_its_deadline_even_if_its_gateway_says_nothing():
     room, speaker = Room(1), Speaker(is_gated=True)
-    carrier = Carrier(speaker.generate, room)
+    carrier = Carrier(speaker.generate, room, "ipv4:10.0.0.1:5000")
     carrier._take(wire.CarryRequest(begin=[wire.CarriedCall(call=7, timeout_s=0.05)]))
     await until(lambda: not room.is_full)
     assert speaker.ended == [""]

@@ -59,10 +59,16 @@ class Channels:
     calls; calls that run end on the old ones, which are closed when even the longest of them has ended.
     """
 
-    def __init__(self, tls: MutualTls | None = None, *, tickets: TicketBook | None = None) -> None:
-        """Start without any. Without TLS workers are plain; without tickets each call goes by itself, as a client's."""
+    def __init__(
+        self, tls: MutualTls | None = None, *, tickets: TicketBook | None = None, in_pod: bool = False
+    ) -> None:
+        """Start without any. Without TLS workers are plain; without tickets each call goes by itself, as a client's.
+
+        A worker of the same pod (`in_pod`) carries calls without that its caller proves anything.
+        """
         self._tls = tls
         self._tickets = tickets or TicketBook(Role.GATEWAY, ())
+        self._carries = in_pod or bool(self._tickets)
         self._ways: dict[EndpointId, _Way] = {}
         self._retired: dict[asyncio.TimerHandle, tuple[EndpointId, _Way]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -118,7 +124,7 @@ class Channels:
         way = self._ways.get(endpoint)
         if way is None:
             channel = open_channel(endpoint.address, self._tls, Role.WORKER, _options())
-            relay = Relay(channel, lambda: self._tickets.proof(endpoint.pod_uid)) if self._tickets else None
+            relay = Relay(channel, lambda: self._tickets.proof(endpoint.pod_uid)) if self._carries else None
             way = self._ways[endpoint] = _Way(channel, relay)
         return way
 

@@ -261,9 +261,10 @@ class Front:
         proofs = self._settings.proofs()
         self._grpc = GrpcDoors(self._settings, self._certificate, proofs)
         inference = InferenceService(self.worker, proofs, traces)
-        add_inference(inference, self._grpc.inference)
         self._relay = RelayService(inference.Generate, max_open_calls=self._settings.max_open_calls)
-        relay_pb2_grpc.add_RelayServicer_to_server(self._relay, self._grpc.inference)
+        for server in self._grpc.for_callers:
+            add_inference(inference, server)
+            relay_pb2_grpc.add_RelayServicer_to_server(self._relay, server)
         self._kv_blocks = KvBlocksService(self._kv_store_dir)
         kv_blocks_pb2_grpc.add_KvBlocksServicer_to_server(self._kv_blocks, self._grpc.inference)
         worker_control_pb2_grpc.add_WorkerControlServicer_to_server(control, self._grpc.control)

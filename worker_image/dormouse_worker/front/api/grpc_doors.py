@@ -1,4 +1,8 @@
-"""The front's two gRPC ports, for callers and for the operator: who may call which, and what health says of both."""
+"""The front's gRPC doors, for callers, for those in its pod and for the operator: who may call which, and their health.
+
+At the socket in the pod certificates and roles of streams are asked of nobody: what it serves, a client may call as
+well, and each call that is carried proves by its own metadata whose it is.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,13 @@ from dormouse_worker.front.api.listening import listen
 from dormouse_worker.front.certificate import Certificate
 from dormouse_worker.front.flags.settings import FrontSettings
 
-_REQUIRED = {CONTROL_SERVICE: Role.OPERATOR, RELAY_SERVICE: Role.GATEWAY, KV_BLOCKS_SERVICE: Role.WORKER}
+_IN_POD = {CONTROL_SERVICE: Role.OPERATOR, KV_BLOCKS_SERVICE: Role.WORKER}
+_REQUIRED = {**_IN_POD, RELAY_SERVICE: Role.GATEWAY}
 _SERVING, _NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class GrpcDoors:
-    """Two servers without services: `inference` and `control` get theirs before the start."""
+    """Servers without services: `for_callers` and `control` get theirs before the start."""
 
     def __init__(self, settings: FrontSettings, certificate: Certificate, proofs: TicketCheck) -> None:
         self._settings = settings
@@ -34,14 +39,25 @@ class GrpcDoors:
         self._health = health.HealthServicer()
         guards = [RequireRole(proofs, _REQUIRED), *certificate.guards(proofs)]
         self.inference, self.control = self._server(guards), self._server(guards)
+        self._in_pod = self._server([RequireRole(proofs, _IN_POD)]) if settings.local_socket else None
         if settings.enable_reflection:
             names = (INFERENCE_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self.inference)
 
+    @property
+    def for_callers(self) -> Sequence[aio.Server]:
+        """Return who serves them: at the port, and in the pod where that has a socket."""
+        return (self.inference, self._in_pod) if self._in_pod else (self.inference,)
+
+    @property
+    def _all(self) -> Sequence[aio.Server]:
+        return (*self.for_callers, self.control)
+
     def listen(self) -> int:
         """Bind the callers' port, and the socket for those in the pod. Raises RuntimeError naming the flag."""
-        if path := self._settings.local_socket:
-            listen(lambda _: self.inference.add_insecure_port(f"unix:{path}"), path, 0, "--local-socket")
+        if in_pod := self._in_pod:
+            path = self._settings.local_socket
+            listen(lambda _: in_pod.add_insecure_port(f"unix:{path}"), path, 0, "--local-socket")
         return self._listen(self.inference, self._settings.port, "--port")
 
     def listen_for_control(self) -> int:
@@ -50,12 +66,12 @@ class GrpcDoors:
 
     async def start(self) -> None:
         """Take calls."""
-        await self.inference.start()
-        await self.control.start()
+        for server in self._all:
+            await server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Take none any more; what runs gets `grace_s`. Safe before the start."""
-        await asyncio.gather(self.inference.stop(grace_s), self.control.stop(grace_s))
+        await asyncio.gather(*(server.stop(grace_s) for server in self._all))
 
     async def tell(self, *, is_ready: bool) -> None:
         """Say over the health service whether requests are served; the ports themselves serve always."""

@@ -21,6 +21,7 @@ from dormouse_api.v1 import relay_pb2 as wire
 from dormouse_api.v1 import relay_pb2_grpc as rpc
 from dormouse_worker.front.api.answers import unexpected
 from dormouse_worker.front.api.relay_writer import RelayWriter, Write, set_event
+from dormouse_worker.front.requests.caller import is_in_pod
 from dormouse_worker.front.requests.parsing import Reader
 
 LONGEST_S = 1e7  # a call's time; what is longer is cut
@@ -56,7 +57,7 @@ class RelayService(rpc.RelayServicer):
     ) -> None:
         """Carry calls until the gateway leaves, or the worker ends."""
         await context.send_initial_metadata(((METADATA_RELAY, "1"),))  # the gateway waits for it
-        carrier = Carrier(self._generate, self._room)
+        carrier = Carrier(self._generate, self._room, context.peer())
         try:
             await carrier.carry(requests, context.write, self._ending)
         except BegunTwice as error:
@@ -74,9 +75,10 @@ class BegunTwice(Exception):
 class Carrier:
     """The calls of one stream."""
 
-    def __init__(self, generate: Generate, room: Room) -> None:
+    def __init__(self, generate: Generate, room: Room, peer: str) -> None:
         self._generate = generate
         self._room = room
+        self._peer = peer if is_in_pod(peer) else "relay"  # a gateway's callers are known by what it calls them
         self._outbox = RelayWriter()
         self._calls: dict[int, _Call] = {}
 
@@ -145,7 +147,7 @@ class Carrier:
 
     async def _answer(self, call: _Call, begun: wire.CarriedCall) -> wire.CarriedStatus:
         timeout_s = max(0.0, min(begun.timeout_s, LONGEST_S))
-        context = CarriedContext(begun.metadata, asyncio.get_running_loop().time() + timeout_s)
+        context = CarriedContext(begun.metadata, asyncio.get_running_loop().time() + timeout_s, self._peer)
         try:
             responses: Any = self._generate(_READ(begun.request), context)
             async with asyncio.timeout(timeout_s), aclosing(responses):
@@ -183,10 +185,11 @@ class Aborted(Exception):
 class CarriedContext:
     """What a servicer is given for a carried call in place of gRPC's context: as much of it as is used."""
 
-    def __init__(self, metadata: Iterable[wire.CarriedMetadata], deadline_s: float) -> None:
-        """Take the call's metadata, and when it ends by the loop's clock."""
+    def __init__(self, metadata: Iterable[wire.CarriedMetadata], deadline_s: float, peer: str) -> None:
+        """Take the call's metadata, when it ends by the loop's clock, and who sent it."""
         self._metadata = tuple((pair.key, _value(pair)) for pair in metadata)
         self._deadline_s = deadline_s
+        self._peer = peer
 
     def __repr__(self) -> str:
         return f"CarriedContext({self.time_remaining():.1f} s left)"
@@ -196,8 +199,8 @@ class CarriedContext:
         return self._metadata
 
     def peer(self) -> str:
-        """Return who sent it: a gateway's callers are known by what it calls them."""
-        return "relay"
+        """Return who sent it."""
+        return self._peer
 
     def time_remaining(self) -> float:
         """Return the seconds until the deadline."""
