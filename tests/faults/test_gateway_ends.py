@@ -17,7 +17,7 @@ from tests.faults.raw_http2 import cut
 from tests.faults.town import Town
 from tests.gateway.kit import tokens_of
 
-LAME_DUCK_S = 2.0
+LAME_DUCK_S = 4.0  # a busy machine gives nobody a turn for a second or two
 ENDING = "this gateway is shutting down; the request was not sent to any worker"
 
 
@@ -55,7 +55,7 @@ async def complete_over_http(port: int, model: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("num_held", "num_streams", "drain_s"),
-    [(100, 20, 9.0), pytest.param(1000, 200, 15.0, marks=pytest.mark.slow)],
+    [(100, 20, 14.0), pytest.param(1000, 200, 20.0, marks=pytest.mark.slow)],
 )
 async def test_sigterm_while_many_are_held_and_streaming_loses_none(
     town: Town, num_held: int, num_streams: int, drain_s: float

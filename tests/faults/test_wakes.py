@@ -14,6 +14,8 @@ from tests.faults.programs import clean_environment
 from tests.faults.world import World
 from tests.ports import free_port
 
+# A model that is asleep with these sleeps on; once it was woken it stays awake until everybody has seen it.
+SLEEPLESS = {"level1AfterSeconds": 1000, "minActiveSeconds": 0, "holdTimeoutSeconds": 100}
 SLEEPY = {"level1AfterSeconds": 1, "minActiveSeconds": 0, "holdTimeoutSeconds": 100}
 
 
@@ -100,5 +102,6 @@ async def test_a_request_that_gave_up_while_there_was_no_operator_wakes_all_the_
             return await gateway.held() == 0
 
         await world.eventually(is_gone)
+        await world.apply("m", lifecycle=SLEEPLESS)
         async with world.operator(**where):
             await is_woken(world, "m")

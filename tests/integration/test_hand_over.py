@@ -14,9 +14,10 @@ from tests.integration.migrate_kit import PROMPT, Reader, check_same
 from tests.integration.test_migrate import gateway_of, give_up, only
 from tests.integration.test_sessions import counted
 
-LONG = 2000  # tokens: nobody is at the end when something happens
+LONG = 2000  # tokens: hardly anybody is at the end when something happens
 BEFORE = 100
 NUM_BLOCKS = (len(PROMPT) + BEFORE) // 16
+TRIES = 5
 
 
 @pytest.fixture
@@ -36,18 +37,31 @@ def start_pair(start_worker, tmp_path):
     return start
 
 
+async def move(house, source, params):
+    """Have a worker give up a stream in its middle; return what its client got.
+
+    A worker that came to the end before this process had its turn is asked again.
+    """
+    for _ in range(TRIES):
+        await only(house, "w0")
+        await asyncio.to_thread(source.operate, "ResetPrefixCache", control.ResetPrefixCacheRequest(epoch=EPOCH))
+        reader = Reader(house, params)
+        await reader.begin(BEFORE)
+        await only(house, "w1")
+        await asyncio.to_thread(give_up, source)
+        told = await reader.read()
+        if told.choices[0].migrated:
+            return told
+    raise AssertionError(f"no stream was moved in {TRIES} tries")
+
+
 @pytest.mark.parametrize(("names", "is_sent"), [(("kv", "kv"), False), (("first", "second"), True)])
 async def test_a_stream_takes_its_blocks_along_and_the_target_computes_none_of_them(start_pair, names, is_sent):
     source, target = pair = start_pair(*names)
     params = pb.SamplingParams(temperature=0.9, seed=1, ignore_eos=True, max_tokens=LONG)
     async with gateway_of(pair) as house:
         whole = await Reader(house, params).read()
-        await asyncio.to_thread(source.operate, "ResetPrefixCache", control.ResetPrefixCacheRequest(epoch=EPOCH))
-        reader = Reader(house, params)
-        await reader.begin(BEFORE)
-        await only(house, "w1")
-        await asyncio.to_thread(give_up, source)
-        check_same(await reader.read(), whole)
+        check_same(await move(house, source, params), whole)
     assert counted(source, "handed_over_total") >= NUM_BLOCKS
     assert counted(target, "hits_total") >= NUM_BLOCKS
     assert counted(target, "fetched_total") >= (NUM_BLOCKS if is_sent else 0)
