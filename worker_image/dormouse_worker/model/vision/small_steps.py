@@ -23,6 +23,7 @@ class Most:
     """What one operation may take."""
 
     operations: int = 1 << 28  # of floating point, in products: 1.5 ms on two cores
+    attention: int = 1 << 26  # of floating point, where torch makes a quarter as many in that time
     numbers: int = 1 << 19  # where each is looked at once
 
 
@@ -60,11 +61,13 @@ def _by_rows(num_steps: int, function: Function, args: Any, kwargs: Mapping[str,
 
 
 def _attention(most: Most, function: Function, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Cut [B, H, L, D] by pictures, and those by heads."""
+    """Cut [B, H, L, D] by pictures, those by heads, and these by queries."""
     query, key = args[:2]
-    num_steps = math.ceil(4 * query.numel() * key.shape[-2] / most.operations)
-    if num_steps < 2 or len(args) != 3 or query.shape[:-2] != key.shape[:-2] or query.shape[:2] == (1, 1):
+    num_steps = math.ceil(4 * query.numel() * key.shape[-2] / most.attention)
+    if num_steps < 2 or len(args) != 3 or query.shape[:-2] != key.shape[:-2]:
         return function(*args, **kwargs)
+    if query.shape[:2] == (1, 1):
+        return _by_queries(num_steps, function, args, kwargs)
     dim = 0 if len(query) > 1 else 1
     parts = [part.chunk(num_steps, dim) for part in args]
     mask = kwargs.get("attn_mask")
@@ -73,6 +76,17 @@ def _attention(most: Most, function: Function, args: Any, kwargs: Mapping[str, A
     return torch.cat(
         [_attention(most, function, step, {**kwargs, "attn_mask": of_step}) for *step, of_step in steps], dim
     )
+
+
+def _by_queries(num_steps: int, function: Function, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """Cut one head's attention where every query sees what its mask says alone."""
+    if kwargs.get("is_causal"):
+        return function(*args, **kwargs)
+    query, *seen = args
+    parts, mask = query.chunk(num_steps, -2), kwargs.get("attn_mask")
+    masks = mask.chunk(num_steps, -2) if mask is not None and mask.shape[-2] > 1 else [mask] * len(parts)
+    steps = zip(parts, masks, strict=True)
+    return torch.cat([function(part, *seen, **{**kwargs, "attn_mask": of_part}) for part, of_part in steps], -2)
 
 
 _CUTS: Mapping[Any, Callable[[Most, Function, Any, Mapping[str, Any]], torch.Tensor]] = {
