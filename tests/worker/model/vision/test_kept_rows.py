@@ -103,11 +103,13 @@ def test_where_there_is_one_memory_nothing_is_copied(make_sleeper):
     assert after is before
 
 
-def test_copies_go_once_the_rows_are_back(make_sleeper):
+def test_copies_stand_for_the_rows_until_these_are_back(make_sleeper):
     sleeper = make_sleeper(FakeDeviceWorker)
     sleeper.ask(3)
     (before,) = (rows.clone() for rows in sleeper.rows.values())
     sleeper.sleep()
+    kept = sleeper.seer.worker._allocation._kept_images
+    assert all(kept._arena.end_of(rows) for rows in kept._rows.values()), "what lay on the device is gone"
     sleeper.wake()
     assert sleeper.seer.worker._allocation.host_copy_bytes == 0
     (after,) = sleeper.rows.values()
