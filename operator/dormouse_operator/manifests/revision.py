@@ -34,7 +34,7 @@ _LATER_FIELDS = {  # unknown to an earlier release
         "quantization",
     ),
     *("task", "speculation_method", "num_speculative_tokens", "kv_store", "speculation_model", "speculation_claim"),
-    *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "kv_cache_dtype"),
+    *("enable_lora", "max_loras", "max_lora_rank", "max_cpu_loras", "kv_cache_dtype", "keep_encoder_cache"),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Engine)}
 
