@@ -92,7 +92,8 @@ async def test_a_sleep_waits_for_nobody_and_lets_nobody_in(pod):
     assert "draining" in (await house.refusal(generate(inside).read())).details()
 
 
-async def test_who_was_let_in_is_served_though_his_prompt_is_ready_only_once_the_door_is_shut(pod):
+async def test_who_was_let_in_is_served_though_his_prompt_is_ready_only_once_the_door_is_shut(pod, monkeypatch):
+    monkeypatch.setattr("dormouse_worker.front.text.turns.TINY_BYTES", 0)  # tiny ones wait for no thread
     house, inside = pod
     worker, over = house.front.worker, threading.Event()
     for _ in range(NUM_THREADS):
