@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from dormouse_worker.common.ipc import NATIVE
 from dormouse_worker.common.settings import AUTO
-from dormouse_worker.model.attention.interface import AttentionMetadata
-from dormouse_worker.model.attention.native_plan import NativePlan
+from dormouse_worker.model.attention.native_plan import plan_of_all
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.model.operations import LARGE
@@ -160,7 +158,9 @@ class NativeWay(TorchFunctionMode):
         queries, keys, values = (_rows(part) for part in (query, key, value))
         longest = self._most.attention // (4 * num_heads * length * size)
         mixed = [
-            _plan(self._kernels, length, begin, end).attend(call, of_one[begin:end], LayerCache(its_keys, its_values))
+            plan_of_all(self._kernels, length, begin, end).attend(
+                call, of_one[begin:end], LayerCache(its_keys, its_values)
+            )
             for of_one, its_keys, its_values in zip(queries, keys, values, strict=True)
             for begin, end in _stretches(length, longest)
         ]
@@ -204,23 +204,6 @@ def _rows(part: torch.Tensor) -> torch.Tensor:
     missing = -part.shape[-1] % _WHOLE
     by_place = part.transpose(1, 2)
     return (functional.pad(by_place, (0, missing)) if missing else by_place).contiguous()
-
-
-def _plan(kernels: Kernels, length: int, begin: int, end: int) -> NativePlan:
-    """Return how rows [begin, end) of a picture see all of it, which is one block."""
-    places = np.arange(begin, end)
-    return NativePlan(
-        kernels,
-        AttentionMetadata(
-            query_starts=np.array([0, len(places)]),
-            context_lens=np.array([length]),
-            block_tables=np.zeros((1, 1), dtype=np.int64),
-            slot_mapping=places,
-            positions=places,
-            block_size=length,
-            last_seen=np.full(len(places), length - 1),
-        ),
-    )
 
 
 def kernels_for(attention: str, device: torch.device, dtype: torch.dtype, cpuinfo: Path = _CPUINFO) -> Kernels | None:

@@ -77,6 +77,23 @@ class NativePlan:
         return batch
 
 
+def plan_of_all(kernels: Kernels, length: int, begin: int, end: int) -> NativePlan:
+    """Return how rows [begin, end) of a sequence of that length see all of it; keys and values are one block."""
+    places = np.arange(begin, end)
+    return NativePlan(
+        kernels,
+        AttentionMetadata(
+            query_starts=np.array([0, len(places)]),
+            context_lens=np.array([length]),
+            block_tables=np.zeros((1, 1), dtype=np.int64),
+            slot_mapping=places,
+            positions=places,
+            block_size=length,
+            last_seen=np.full(len(places), length - 1),
+        ),
+    )
+
+
 def _tables_of(tables: Ints) -> tuple[Ints, int]:
     """Return tables of which each row is dense, and how far apart the rows are: the kernels need not know the end."""
     row_bytes, item_bytes = tables.strides

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from dormouse_worker.model.attention.interface import AttentionMetadata
-from dormouse_worker.model.attention.native_plan import NativePlan
+from dormouse_worker.model.attention.native_plan import plan_of_all
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.native import abi
@@ -38,7 +36,7 @@ class NativeEncoder:
         hidden = self._gated(encoder.conv1, _around(features.float().T, 1))
         hidden = self._gated(encoder.conv2, _around(hidden, 2))
         hidden += encoder.embed_positions.weight
-        plan = _plan(self._kernels, len(hidden))
+        plan = plan_of_all(self._kernels, len(hidden), 0, len(hidden))
         for layer in encoder.layers:
             own = layer.self_attn
             normed = self._normed(layer.self_attn_layer_norm, hidden)
@@ -79,19 +77,3 @@ class _Norm:
 def _around(rows: torch.Tensor, stride: int) -> torch.Tensor:
     """Return [n / stride, 3 · columns] of rows [n, columns]: each column of the row before, of it, and of the next."""
     return functional.pad(rows, (0, 0, 1, 1)).unfold(0, 3, stride).flatten(1)
-
-
-def _plan(kernels: Kernels, count: int) -> NativePlan:
-    """Return a pass over one sequence, of which each row sees all."""
-    return NativePlan(
-        kernels,
-        AttentionMetadata(
-            query_starts=np.array([0, count]),
-            context_lens=np.array([count]),
-            block_tables=np.zeros((1, 1), dtype=np.int64),
-            slot_mapping=np.arange(count),
-            positions=np.arange(count),
-            block_size=count,
-            last_seen=np.full(count, count - 1),
-        ),
-    )
