@@ -172,6 +172,14 @@ class Told:
         self.controller.handle(CommandRequest(1, command))
         return next(said for said in reversed(self.said) if isinstance(said, CommandResult))
 
+    def pooled(self, texts):
+        """Return the vectors of these texts, in as many steps as they take: one computes for milliseconds only."""
+        start = len(self.said)
+        self.controller.handle(AddPooling("a", texts))
+        while not (pooled := [p for said in self.said[start:] if isinstance(said, StepOutputs) for p in said.pooled]):
+            self.controller.step()
+        return pooled[0].vectors
+
     @property
     def state(self):
         return next(said.state for said in reversed(self.said) if isinstance(said, EngineStatus))
@@ -184,10 +192,7 @@ def test_the_controller_agrees_on_no_block_serves_sleeps_and_wakes(model, make):
     assert told.command(commands.InitializeCache(0)).error_message == ""
     vectors = []
     for _ in range(2):
-        told.controller.handle(AddPooling("a", [list(text) for text in TEXTS]))
-        told.controller.step()
-        (pooled,) = next(said for said in reversed(told.said) if isinstance(said, StepOutputs)).pooled
-        vectors.append([np.frombuffer(vector, "<f4").tolist() for vector in pooled.vectors])
+        vectors.append([np.frombuffer(vector, "<f4").tolist() for vector in told.pooled([list(text) for text in TEXTS])])
         assert told.command(commands.Sleep(2)).error_message == ""
         assert told.state is State.ASLEEP
         assert told.command(commands.WakeUp()).error_message == ""
