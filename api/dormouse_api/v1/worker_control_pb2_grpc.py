@@ -198,7 +198,8 @@ class WorkerControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PrepareSleep(self, request, context):
-        """First phase of a sleep: drains or aborts, and acknowledges with the request counter.
+        """First phase of a sleep: drains as Drain does, what comes late included, or aborts, and acknowledges with the
+        request counter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,9 @@ class WorkerControlStub:
     pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
     """
     PrepareSleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]
-    """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
+    """First phase of a sleep: drains as Drain does, what comes late included, or aborts, and acknowledges with the
+    request counter.
+    """
     Sleep: _grpc.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]
     """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
     allowed in every state.
@@ -150,7 +152,9 @@ class WorkerControlAsyncStub(WorkerControlStub):
     pod's own socket (--local-socket) is taken for two seconds more, and counts as one that remains.
     """
     PrepareSleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.PrepareSleepRequest, _worker_control_pb2.PrepareSleepResponse]  # type: ignore[assignment]
-    """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
+    """First phase of a sleep: drains as Drain does, what comes late included, or aborts, and acknowledges with the
+    request counter.
+    """
     Sleep: _aio.UnaryUnaryMultiCallable[_worker_control_pb2.SleepRequest, _worker_control_pb2.WorkerStatus]  # type: ignore[assignment]
     """Gives the memory back. Level 3 ends the engine process, or kills it if it hangs, and the worker is STANDBY: it is
     allowed in every state.
@@ -279,7 +283,9 @@ class WorkerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _worker_control_pb2.PrepareSleepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_worker_control_pb2.PrepareSleepResponse, _abc.Awaitable[_worker_control_pb2.PrepareSleepResponse]]:
-        """First phase of a sleep: drains or aborts, and acknowledges with the request counter."""
+        """First phase of a sleep: drains as Drain does, what comes late included, or aborts, and acknowledges with the
+        request counter.
+        """
 
     @_abc_1.abstractmethod
     def Sleep(

@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 from dormouse_kube.errors import Conflict, KubeError, NotFound
 from dormouse_operator.act.pool_effects import Order, PoolEffects
-from dormouse_operator.decide.pools.commands import PodCommand, Sleep, WakeUp
+from dormouse_operator.decide.pools.commands import PodCommand, Sleep, WakeUp, goes_on
 from dormouse_operator.errors import NotLeading, RequestCameIn, WorkerError, WorkerRefused
 from dormouse_operator.model import PoolKey
 from dormouse_operator.model.pools import Replica
@@ -88,7 +88,7 @@ class PoolOrders:
 
     def _must_begin(self, held: _Held, replica: Replica, command: PodCommand) -> bool:
         running, rests = held.running.get(replica), held.resting.get(replica)
-        if running and command in {running[0].command, running[0].then}:
+        if running and (goes_on(running[0].command, command) or command == running[0].then):
             return False
         return not (rests and rests[0] == command and self._clock() < rests[1])
 

@@ -1,7 +1,7 @@
 """Orders of pools run one at a time for each pod, what follows from an order included."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -80,6 +80,27 @@ async def test_neither_an_order_under_way_nor_what_follows_from_it_is_begun_a_se
     hands.gate.set()
     await settle(orders)
     assert hands.done == [GRANT, WAKE]
+
+
+async def test_a_sleep_goes_on_though_its_worker_took_in_what_was_on_its_way(orders, hands):
+    """A sleep begun anew would open the worker in between."""
+    orders.begin(POOL, [order(SLEEP, then=REVOKE)])
+    await asyncio.sleep(0)
+    orders.look(POOL)
+    orders.begin(POOL, [order(replace(SLEEP, request_counter=1), then=REVOKE)])
+    hands.gate.set()
+    await settle(orders)
+    assert hands.done == [SLEEP, REVOKE]
+
+
+async def test_a_sleep_that_ends_requests_takes_the_place_of_one_that_waits_for_them(orders, hands):
+    orders.begin(POOL, [order(SLEEP, then=REVOKE)])
+    await asyncio.sleep(0)
+    orders.look(POOL)
+    orders.begin(POOL, [order(must := replace(SLEEP, must_abort=True), then=REVOKE)])
+    hands.gate.set()
+    await settle(orders)
+    assert hands.done == [must, REVOKE]
 
 
 async def test_nothing_follows_from_an_order_that_was_refused_and_only_the_wake_counts_as_refused(orders, hands):

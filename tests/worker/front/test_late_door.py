@@ -11,6 +11,7 @@ from grpc import aio
 from dormouse_api.listening import listen
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import inference_pb2_grpc as inference_rpc
+from dormouse_api.v1 import worker_control_pb2 as control
 from dormouse_gateway.beside import Flags, LetIn, make_door
 from dormouse_worker.common.ipc import State
 from dormouse_worker.front.text.turns import NUM_THREADS
@@ -84,12 +85,45 @@ async def test_a_worker_that_is_told_to_end_serves_what_comes_late_from_its_pod(
     assert await house.running == 0
 
 
-async def test_a_sleep_waits_for_nobody_and_lets_nobody_in(pod):
+@pytest.mark.parametrize(("method", "level"), [("PrepareSleep", 1), ("PrepareSleep", 3), ("Sleep", 2), ("Sleep", 3)])
+async def test_a_sleep_serves_what_comes_late_from_its_pod_before_it_begins(pod, method, level):
+    """A pool puts who is idle to sleep without a draining before it."""
+    house, inside = pod
+    sleeping = await house.drained_by(house.operate(method, level=level))
+    assert "draining" in (await house.refusal(house.generate().read())).details()
+    assert await tokens(generate(inside)) == [1, 2, 3]
+    assert not sleeping.done(), "more may come"
+    shut(house.front.worker)
+    await sleeping
+    assert (await house.refusal(generate(inside).read())).code() is UNAVAILABLE
+
+
+async def test_a_sleep_that_follows_a_draining_at_once_leaves_the_door_open_for_its_time(pod):
+    """Nothing runs is no sign that nothing comes."""
+    house, inside = pod
+    assert (await house.operate("Drain", timeout_seconds=0.05)).remaining_requests == 1
+    sleeping = asyncio.create_task(house.operate("PrepareSleep", level=1, epoch=7))
+    await until(lambda: house.front.worker.epoch == 7)
+    assert await tokens(generate(inside)) == [1, 2, 3]
+    shut(house.front.worker)
+    assert (await sleeping).request_counter == 1
+
+
+async def test_a_sleep_that_ends_requests_waits_for_nobody_and_lets_nobody_in(pod):
     house, inside = pod
     draining = await house.drained_by(house.operate("Drain", timeout_seconds=60))
-    await house.operate("PrepareSleep", level=1)
+    await house.operate("PrepareSleep", level=1, mode=control.DRAIN_MODE_ABORT)
     assert (await draining).remaining_requests == 0
     assert "draining" in (await house.refusal(generate(inside).read())).details()
+
+
+async def test_a_door_that_would_be_open_longer_than_a_worker_may_drain_is_shut_by_then(open_house, tmp_path):
+    """After the answer to PrepareSleep nobody is let in."""
+    async with open_house(local_socket=str(tmp_path / "inference.sock"), drain_timeout_s=0.05) as house:
+        house.front.worker.late_door.open_s = 3600.0
+        await house.operate("PrepareSleep", level=1)
+        assert house.front.worker.board.state is State.DRAINING
+        assert repr(house.front.worker.late_door) == "LateDoor(shut)"
 
 
 async def test_who_was_let_in_is_served_though_his_prompt_is_ready_only_once_the_door_is_shut(pod, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dormouse_operator.model.pools import AT_REST, Replica, Slot, Tenant
@@ -93,6 +93,16 @@ class DeletePod:
 
 PodCommand = SetGate | Drain | Sleep | EndEngine | RevokeDevice | GrantDevice | WakeUp | DeletePod
 Step = Write | Wait | PodCommand
+
+
+def goes_on(running: PodCommand, command: PodCommand) -> bool:
+    """Return whether a command under way is still what is to be done.
+
+    A sleep is, though its worker has counted one more request: it took in what was on its way, and waits for its end.
+    """
+    if isinstance(running, Sleep) and isinstance(command, Sleep):
+        return replace(running, request_counter=command.request_counter) == command
+    return running == command
 
 
 def following(command: PodCommand, tenant: Tenant) -> PodCommand | None:

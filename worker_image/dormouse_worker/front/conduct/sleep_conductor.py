@@ -1,6 +1,7 @@
 """Sleep and wake as the front conducts them: who is let in, the two phases, and a preparation that nobody followed up.
 
-    PrepareSleep   nobody new is let in; what runs ends or is ended; the caller learns the request counter
+    PrepareSleep   nobody new is let in (`LateDoor`: but what was on its way, unless what runs is to be ended); what
+                   runs ends or is ended; the caller learns the request counter
     Sleep          the memory goes (alone it does what PrepareSleep does first)
     PrepareWakeUp  the memory is reserved, or the missing bytes are told
     WakeUp         the memory returns, is verified, and callers are let in again
@@ -169,13 +170,15 @@ class SleepConductor:
         """Let nobody in any more and wait until nothing runs; return whether a failure from now on reopens.
 
         It does if this call closed the worker, or (`reopens`) the preparation that it follows. Raises CallError.
+        What was on its way to the pod comes in and ends before, as in a draining; not where requests are ended.
         """
         worker = self._worker
-        reopens = worker.start_draining() or reopens
+        reopens = worker.start_draining(takes_late=not must_abort) or reopens
         try:
             if must_abort:
                 await self._turns.run(partial(worker.command, AbortAll()))
             await self._wait_until_drained(self._worker.settings.drain_timeout_s)
+            worker.late_door.shut()
             self._require_drained()
         except BaseException:  # hanging up is a cancellation
             if reopens:
