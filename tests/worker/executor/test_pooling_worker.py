@@ -192,7 +192,9 @@ def test_the_controller_agrees_on_no_block_serves_sleeps_and_wakes(model, make):
     assert told.command(commands.InitializeCache(0)).error_message == ""
     vectors = []
     for _ in range(2):
-        vectors.append([np.frombuffer(vector, "<f4").tolist() for vector in told.pooled([list(text) for text in TEXTS])])
+        vectors.append(
+            [np.frombuffer(vector, "<f4").tolist() for vector in told.pooled([list(text) for text in TEXTS])]
+        )
         assert told.command(commands.Sleep(2)).error_message == ""
         assert told.state is State.ASLEEP
         assert told.command(commands.WakeUp()).error_message == ""
