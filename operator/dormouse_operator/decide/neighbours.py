@@ -41,7 +41,6 @@ class Guest:
     gpus: frozenset[Gpu]
     share: float  # of each GPU's memory that it takes awake
     is_awake: bool  # or may be
-    is_called: bool
     waits_since: datetime | None = None  # it is called and asleep from then on
     complaint: str = ""  # why it cannot take turns, by field; "" = it can
 
@@ -66,7 +65,6 @@ def guest_of(situation: Situation) -> Guest | None:
         gpus=gpus,
         share=deployment.engine.gpu_memory_utilization or _UTILIZATION,
         is_awake=is_awake,
-        is_called=is_called,
         waits_since=situation.now if is_called and not is_awake else None,
         complaint=_complaint(deployment),
     )

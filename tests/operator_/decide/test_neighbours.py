@@ -36,7 +36,6 @@ def a_guest(name, *, awake=False, called=False, since_s=0, gpus=(GPU,), share=0.
         gpus=frozenset(gpus),
         share=share,
         is_awake=awake,
-        is_called=called,
         waits_since=NOW + timedelta(seconds=since_s) if called and not awake else None,
         complaint=complaint,
     )
@@ -128,18 +127,17 @@ def activity(in_flight=0, held=0):
 
 def test_what_a_deployment_has_is_read_of_its_status_so_that_sleepers_are_known_too():
     guest = guest_of(situation(a_worker(ASLEEP), activity=activity(held=1)))
-    assert (guest.gpus, guest.share, guest.is_awake, guest.is_called) == ({GPU}, 0.9, False, True)
-    assert guest.waits_since == NOW
+    assert (guest.gpus, guest.share, guest.is_awake, guest.waits_since) == ({GPU}, 0.9, False, NOW)
     awake = guest_of(situation(activity=activity()))
-    assert (awake.is_awake, awake.is_called, awake.waits_since) == (True, False, None)
+    assert (awake.is_awake, awake.waits_since) == (True, None)
 
 
 def test_a_request_that_just_waits_is_a_call_though_a_gateway_is_not_heard():
     seen = situation(a_worker(ASLEEP), ladder=Ladder(rung=Rung.LEVEL1, since=NOW, reason="idle"))
-    assert not guest_of(seen).is_called
-    assert guest_of(replace(seen, observed=replace(seen.observed, wanted_ago_s=0.0))).is_called
+    assert guest_of(seen).waits_since is None
+    assert guest_of(replace(seen, observed=replace(seen.observed, wanted_ago_s=0.0))).waits_since == NOW
     awake = situation(ladder=Ladder(rung=Rung.ACTIVE, since=NOW, reason="request"))
-    assert not guest_of(replace(awake, observed=replace(awake.observed, wanted_ago_s=0.0))).is_called
+    assert guest_of(replace(awake, observed=replace(awake.observed, wanted_ago_s=0.0))).waits_since is None
 
 
 def test_who_has_no_gpu_or_has_it_of_a_pool_is_no_guest():
