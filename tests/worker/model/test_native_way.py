@@ -12,7 +12,7 @@ from dormouse_worker.model.attention.sdpa import SdpaBackend
 from dormouse_worker.model.device.cpu import CpuDevice
 from dormouse_worker.model.forward.choose import describe_path
 from dormouse_worker.model.loader import load
-from dormouse_worker.model.native_way import Most, NativeWay, kernels_for
+from dormouse_worker.model.native_way import Most, NativeWay, kernels_for, on_torchs_threads
 from dormouse_worker.model.testing import ARCHITECTURES
 from dormouse_worker.native.library import load_kernels
 from tests.worker.model.asked import Asked
@@ -159,6 +159,17 @@ def test_kernels_compute_where_they_are_faster(tmp_path, device, dtype, backend,
         (tmp_path / "cpuinfo").write_text(said)
     found = kernels_for(backend, torch.device(device), dtype, tmp_path / "cpuinfo")
     assert (found is not None) == (is_ours and load_kernels().multiplies_bfloat16)
+
+
+def test_who_describes_a_path_changes_no_threads(tiny_model):
+    """Only who computes has the kernels use as many as torch."""
+    model = load(EngineSettings(model=str(tiny_model("gemma2")), dtype="bfloat16"), CpuDevice(Host()))
+    kernels = load_kernels()
+    kernels.set_num_threads(torch.get_num_threads() + 1)
+    describe_path(model, NativeBackend.name)
+    assert kernels.num_threads == torch.get_num_threads() + 1
+    assert on_torchs_threads(kernels).num_threads == torch.get_num_threads()
+    assert on_torchs_threads(None) is None
 
 
 ENDS = torch.tensor([2, 2, 9], dtype=torch.int32)  # the second group has no rows

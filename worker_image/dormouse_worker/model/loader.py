@@ -32,7 +32,7 @@ from dormouse_worker.model.lean.fit import build_native
 from dormouse_worker.model.lean.native import NativeDecoder
 from dormouse_worker.model.lean.unfit import Unfit
 from dormouse_worker.model.loaded import LoadedModel
-from dormouse_worker.model.native_way import kernels_for
+from dormouse_worker.model.native_way import kernels_for, on_torchs_threads
 from dormouse_worker.model.parallel.shards import Vocabulary
 from dormouse_worker.model.quantized.modules import computed_dtype, name_of_format
 from dormouse_worker.model.quantized.stored_config import without_own
@@ -148,7 +148,7 @@ def _tower(module: Any, settings: EngineSettings, device: Device) -> ImageTower 
         device=device.torch_device,
         needed=frozenset(family.largest(module.config)),
         is_widened=is_better_widened(device.torch_device, dtype),
-        kernels=kernels_for(settings.attention_backend, device.torch_device, dtype),
+        kernels=on_torchs_threads(kernels_for(settings.attention_backend, device.torch_device, dtype)),
     )
 
 

@@ -23,10 +23,10 @@ from dormouse_worker.model.attention.native_plan import plan_of_all
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
 from dormouse_worker.model.operations import LARGE
+from dormouse_worker.model.processors import CPUINFO, multiply_tiles
 from dormouse_worker.native import abi
 from dormouse_worker.native.library import Kernels, Missing, load_kernels
 
-_CPUINFO = Path("/proc/cpuinfo")
 _WHOLE = 16  # numbers: heads that are no multiple of it take four times as long, so they are filled up with zeros
 _MOST_COLUMNS = 1 << 16  # of a row that a norm takes
 
@@ -206,22 +206,21 @@ def _rows(part: torch.Tensor) -> torch.Tensor:
     return (functional.pad(by_place, (0, missing)) if missing else by_place).contiguous()
 
 
-def kernels_for(attention: str, device: torch.device, dtype: torch.dtype, cpuinfo: Path = _CPUINFO) -> Kernels | None:
-    """Return the kernels of this way, on as many threads as torch has; None = torch computes.
+def kernels_for(attention: str, device: torch.device, dtype: torch.dtype, cpuinfo: Path = CPUINFO) -> Kernels | None:
+    """Return the kernels of this way; None = torch computes.
 
     `attention` is a backend's name, or `auto`: whoever wants torch's attention wants torch's maps.
     """
     if device.type != "cpu" or dtype != torch.bfloat16 or attention not in (AUTO, NATIVE):
         return None
     kernels = load_kernels()
-    if isinstance(kernels, Missing) or not kernels.multiplies_bfloat16 or _has_tiles(cpuinfo):
+    if isinstance(kernels, Missing) or not kernels.multiplies_bfloat16 or multiply_tiles(cpuinfo):
         return None
-    kernels.set_num_threads(torch.get_num_threads())
     return kernels
 
 
-def _has_tiles(cpuinfo: Path) -> bool:
-    try:
-        return "amx_bf16" in cpuinfo.read_text(errors="replace").split()
-    except OSError:
-        return False
+def on_torchs_threads(kernels: Kernels | None) -> Kernels | None:
+    """Have kernels that are to compute do so on as many threads as torch has, and return them."""
+    if kernels is not None:
+        kernels.set_num_threads(torch.get_num_threads())
+    return kernels

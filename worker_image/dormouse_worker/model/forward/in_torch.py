@@ -20,7 +20,7 @@ from dormouse_worker.model.graphs import DecodeGraphs
 from dormouse_worker.model.input_batch import PackedInput
 from dormouse_worker.model.kv_cache import KVCache
 from dormouse_worker.model.loaded import LoadedModel
-from dormouse_worker.model.native_way import NativeWay, kernels_for
+from dormouse_worker.model.native_way import NativeWay, kernels_for, on_torchs_threads
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.quantized.modules import computed_dtype
@@ -133,5 +133,5 @@ def kernels_of_maps(model: LoadedModel, attention: str) -> Kernels | None:
 
 
 def _way_of(model: LoadedModel, attention: str) -> AbstractContextManager[Any]:
-    kernels = kernels_of_maps(model, attention)
+    kernels = on_torchs_threads(kernels_of_maps(model, attention))
     return nullcontext() if kernels is None else NativeWay(kernels, kernels.num_threads)

@@ -14,9 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dormouse_worker.model.operations import STRICT
-
-_CPUINFO = Path("/proc/cpuinfo")
-_HAVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is ARM's
+from dormouse_worker.model.processors import CPUINFO, multiply_bfloat16
 
 
 class Widened(TorchFunctionMode):
@@ -35,14 +33,6 @@ def _wide(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def is_better_widened(device: torch.device, dtype: torch.dtype, cpuinfo: Path = _CPUINFO) -> bool:
+def is_better_widened(device: torch.device, dtype: torch.dtype, cpuinfo: Path = CPUINFO) -> bool:
     """Return whether float32 is quicker there; not where nobody tells of the processors."""
-    return device.type == "cpu" and dtype != torch.float32 and not _multiplies_bfloat16(cpuinfo)
-
-
-def _multiplies_bfloat16(cpuinfo: Path) -> bool:
-    try:
-        said = cpuinfo.read_text(errors="replace")
-    except OSError:
-        return True
-    return not _HAVE_BFLOAT16.isdisjoint(said.split())
+    return device.type == "cpu" and dtype != torch.float32 and not multiply_bfloat16(cpuinfo)
