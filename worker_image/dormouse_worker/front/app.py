@@ -46,8 +46,8 @@ from dormouse_worker.front.engine.restarts import RestartLimits
 from dormouse_worker.front.flags.settings import FrontSettings
 from dormouse_worker.front.images.folder import ImageFolder
 from dormouse_worker.front.kv_events.sockets import make_publisher
+from dormouse_worker.front.model_reading import load_model
 from dormouse_worker.front.requests.parsing import add_inference
-from dormouse_worker.front.served_model import load_model
 from dormouse_worker.front.sides import SpawnFor
 from dormouse_worker.front.telemetry.tracing import UNTRACED, Traces
 from dormouse_worker.front.text.turns import NUM_THREADS, TextWork
