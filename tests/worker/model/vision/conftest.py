@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from dormouse_worker.engine.assembly import build_engine
+from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.engine.testing import ManualClock, make_add
 from dormouse_worker.executor.testing import make_settings
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
-from dormouse_worker.model.testing_vision import build_prompt, reference_vision, write_tiny_vision_model
+from dormouse_worker.model.testing_vision import build_prompt, draw_picture, reference_vision, write_tiny_vision_model
 from dormouse_worker.model.testing_vision_families import Picture
 from tests.worker.engine.engine_kit import finish
 
@@ -103,3 +104,22 @@ def make_seer(seeing, tmp_path):
     yield make
     for seer in made:
         seer.worker.shutdown()
+
+
+@pytest.fixture(scope="module")
+def seen(seeing, tmp_path_factory):
+    """Return a function family → a tower and an image of it."""
+    folder, workers = tmp_path_factory.mktemp("seen"), {}
+
+    def see(family):
+        if family not in workers:
+            workers[family] = CpuWorker(make_settings(seeing(family), image_dir=str(folder)), 0)
+            workers[family].init_device()
+            workers[family].load_model()
+        _, (image,) = build_prompt([[1], draw_picture(family, 1), [2]], folder)
+        encode = EncodeImage(image.digest, image.tensors, image.num_bytes, image.num_rows, image.grid)
+        return workers[family]._model.tower, encode
+
+    yield see
+    for worker in workers.values():
+        worker.shutdown()
