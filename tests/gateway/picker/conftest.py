@@ -21,6 +21,7 @@ from tests.waiting import until
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 CHAT = "/v1/chat/completions"
+DUPLEX = {"request_body_mode": "FULL_DUPLEX_STREAMED", "response_body_mode": "FULL_DUPLEX_STREAMED"}
 KEY = ObjectKey(NAMESPACE, "tiny")
 
 
