@@ -212,27 +212,46 @@ class TicketCheck:
         complaints = [self._complaint(text) for text in shown]
         return complaints[0] if all(complaints) and complaints else ""
 
+    def is_astray(self, metadata: MetadataPairs | None) -> bool:
+        """Return whether a ticket is good but for whom it is made out to: the call was meant for another server."""
+        shown = _shown(metadata)
+        return len(shown) <= MAX_SHOWN and any(self._is_astray(_read(text)) for text in shown)
+
+    def _is_astray(self, ticket: _Ticket | None) -> bool:
+        if ticket is None or ticket.role not in self._keys or ticket.audience in self._audiences:
+            return False
+        return not self._untimely(ticket) and self._is_signed(ticket)
+
     def _complaint(self, text: str) -> str:
         """Return what is wrong with a ticket, "" if nothing is: then it is among the known."""
         ticket = self._known.get(text) or _read(text)
         if ticket is None or ticket.role not in self._keys:
             return "its ticket cannot be read, or is of a role that this server knows no key of"
+        if untimely := self._untimely(ticket):
+            return untimely
+        if text in self._known:
+            return ""
+        if ticket.audience not in self._audiences:
+            return f"its ticket is made out to {ticket.audience!r}, which this server is not"
+        if not self._is_signed(ticket):
+            return f"its ticket is not signed with a key of the role {ticket.role} that this server was started with"
+        while len(self._known) >= _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[text] = ticket
+        return ""
+
+    def _untimely(self, ticket: _Ticket) -> str:
+        """Return what is wrong with when a ticket ends, "" if nothing is."""
         late_s = self._clock() - ticket.ends_s
         if late_s > SKEW_S:
             return f"its ticket ended {late_s:.0f} s ago by this server's clock; {SKEW_S} s are allowed"
         if -late_s > _MOST_AHEAD_S:
             words = f"its ticket ends {-late_s:.0f} s ahead by this server's clock"
             return f"{words}; {_MOST_AHEAD_S} s are allowed: do the clocks agree?"
-        if text in self._known:
-            return ""
-        if ticket.audience not in self._audiences:
-            return f"its ticket is made out to {ticket.audience!r}, which this server is not"
-        if not any(check(ticket.signature, ticket.said) for check in self._keys[ticket.role]):
-            return f"its ticket is not signed with a key of the role {ticket.role} that this server was started with"
-        while len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[text] = ticket
         return ""
+
+    def _is_signed(self, ticket: _Ticket) -> bool:
+        return any(check(ticket.signature, ticket.said) for check in self._keys[ticket.role])
 
 
 def _shown(metadata: MetadataPairs | None) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+_NAMESPACE = "envoy.lb"
 _TYPE = "type.googleapis.com/envoy"
 
 
@@ -73,7 +75,10 @@ def _filter(wish: Wish, duplex: str) -> dict[str, Any]:
             "response_body_mode": wish.response_body_mode,
             "response_trailer_mode": "SEND" if wish.response_body_mode == duplex else "SKIP",
         },
-        "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}},
+        "metadata_options": {
+            "receiving_namespaces": {"untyped": [_NAMESPACE]},
+            **({"forwarding_namespaces": {"untyped": [_NAMESPACE]}} if wish.fallback else {}),
+        },
         **wish.more,
     }
 
@@ -127,6 +132,7 @@ def _workers(wish: Wish) -> dict[str, Any]:
     override = {
         "@type": f"{_TYPE}.extensions.load_balancing_policies.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": DESTINATION}],
+        "selected_host_key": {"key": _NAMESPACE, "path": [{"key": SERVED}]},
         "fallback_policy": {
             "policies": [
                 {

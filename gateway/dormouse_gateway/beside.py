@@ -38,6 +38,11 @@ from dormouse_gateway.router import Router
 from dormouse_gateway.standalone import Door, Trust
 
 _HOLD_S = 2  # the picker held the request before: what is left is that a worker tells us a little later than it
+_AGAIN_S = 1.0  # another pod is found for it then
+_ASTRAY = (
+    "Dormouse's endpoint picker let this request in to another pod, and the gateway before it sent it to this one; "
+    "send it again"
+)
 _SAID = (METADATA_TICKET, METADATA_CALLER, METADATA_CACHE_SALT)
 
 
@@ -53,9 +58,11 @@ class LetIn(Keyring):
         return self.check.role_of(metadata) is Role.GATEWAY
 
     def identify(self, metadata: Any) -> Caller:
-        """See Keyring. Raises CallError UNAUTHENTICATED."""
+        """See Keyring. Raises CallError UNAUTHENTICATED; UNAVAILABLE for whom a picker let in, but not here."""
         if self.fails_open or self.is_proven(metadata):
             return ANYBODY
+        if self.check.is_astray(metadata):
+            raise CallError(grpc.StatusCode.UNAVAILABLE, _ASTRAY, _AGAIN_S)
         why = self.check.complaint(metadata) or "it shows no ticket"
         words = f"this worker takes requests that Dormouse's endpoint picker sent here, and no others: {why}"
         raise CallError(grpc.StatusCode.UNAUTHENTICATED, words)

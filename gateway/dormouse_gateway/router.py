@@ -60,6 +60,21 @@ class Lease:
         """Say how it went with the worker; without this, nothing is said about it."""
         self.ticket.verdict = verdict
 
+    def move(self, http_address: str) -> bool:
+        """Count the request where another gateway sent it: the worker that was chosen was not to be had.
+
+        Return False where that is the one that was chosen, or none of this deployment that is known.
+        """
+        if http_address == self.endpoint.http_address:
+            return False
+        moved = self.router.pool.begin_at(self.endpoint.deployment, http_address, self.ticket.demand)
+        if moved is None:
+            return False
+        self.report(Verdict.REFUSED)
+        self.router.give_back(self.ticket)
+        self.ticket = moved
+        return True
+
     def give_back(self) -> None:
         """End the request."""
         if self.flow:

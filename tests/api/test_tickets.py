@@ -120,6 +120,23 @@ def test_what_a_pod_was_shown_is_of_no_use_at_another_pod():
     assert knows(Role.OPERATOR, audience="the-victim").role_of(stolen) is Role.CLIENT
 
 
+def test_a_good_ticket_for_another_pod_is_astray_and_anything_else_is_not():
+    """Who shows it was let in, and came to the wrong pod: he should not be told that his key is bad."""
+    clock = Clock()
+    here = check_of(clock, OPERATOR_SEED)
+    astray = book_of(clock, OPERATOR_SEED).proof("another-pod")
+    assert here.is_astray(astray)
+    assert here.is_astray((*proof(Role.OPERATOR, "another-pod", STRANGE_SEED), *astray)), "a key that is rotated"
+    assert here.role_of(astray) is Role.CLIENT
+    strange = book_of(clock, STRANGE_SEED).proof("another-pod")
+    of_another_role = proof(Role.GATEWAY, "another-pod")
+    own = book_of(clock, OPERATOR_SEED).proof(POD_UID)
+    for shown in ((), None, own, strange, of_another_role, astray * 5, ((METADATA_TICKET, "operator;x;1;?"),)):
+        assert not here.is_astray(shown)
+    clock.now_s += LIFETIME_S + SKEW_S + 1
+    assert not here.is_astray(astray)
+
+
 def test_what_a_pod_holds_signs_nothing():
     """The public key is all that a worker has of a role: as a seed it gives another key."""
     public = public_key(Role.OPERATOR)

@@ -86,8 +86,14 @@ def test_what_a_picker_let_in_is_served_though_the_worker_wants_certificates(url
     assert told["choices"][0]["text"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("shown", [(), (Role.GATEWAY, "another-pod"), (Role.OPERATOR,)])
-def test_what_shows_no_ticket_of_a_gateway_for_this_pod_is_refused(url: str, shown: tuple[Any, ...]) -> None:
+def test_what_a_picker_let_in_to_another_pod_is_to_come_again(url: str) -> None:
+    status, told = post(url, dict(proof(Role.GATEWAY, "another-pod")))
+    assert status == 503
+    assert "send it again" in told["error"]["message"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("shown", [(), (Role.OPERATOR,)])
+def test_what_shows_no_ticket_of_a_gateway_is_refused(url: str, shown: tuple[Any, ...]) -> None:
     ticket = dict(proof(*shown)) if shown else {}
     status, told = post(url, {**ticket, METADATA_CACHE_SALT: "salt"})
     assert status == 401

@@ -11,6 +11,8 @@ from dormouse_gateway.openai.headers import check_framing, check_size
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET_KEY = "x-gateway-destination-endpoint-subset"
+SERVED_NAMESPACE = "envoy.lb"
+SERVED_KEY = "x-gateway-destination-endpoint-served"
 _TAKEN = (pb.ProcessingMode.BUFFERED, pb.ProcessingMode.FULL_DUPLEX_STREAMED)
 
 
@@ -55,6 +57,12 @@ def read_head(message: pb.ProcessingRequest) -> Head:
     has_body, mode = not message.request_headers.end_of_stream, _mode(message)
     response_mode = message.protocol_config.response_body_mode
     return Head(told.get(":method", ""), path, query, headers, has_body, mode, response_mode, _subset(message))
+
+
+def served_by(message: pb.ProcessingRequest) -> str:
+    """Return where a response comes from, host:port, as the gateway before us says it; "" if it does not."""
+    told = message.metadata_context.filter_metadata.get(SERVED_NAMESPACE)
+    return told.fields[SERVED_KEY].string_value.strip() if told is not None and SERVED_KEY in told else ""
 
 
 def _mode(message: pb.ProcessingRequest) -> int:

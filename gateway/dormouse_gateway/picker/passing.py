@@ -13,9 +13,10 @@ from dormouse_gateway.hold.wait import HoldTicket
 from dormouse_gateway.picker import answers
 from dormouse_gateway.picker.asked import code_of, verdict_of
 from dormouse_gateway.picker.exchange import Exchange
-from dormouse_gateway.picker.head import Head
+from dormouse_gateway.picker.head import Head, served_by
 from dormouse_gateway.picker.toll import Toll
 from dormouse_gateway.router import Lease
+from dormouse_gateway.routing.breaker import Verdict
 
 _OK = 200
 _EVENTS = "text/event-stream"
@@ -50,6 +51,8 @@ class Passing:
         while not self._is_over and (message := await exchange.read()) is not None:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
+                self._status = _status(message.response_headers)
+                self._judge(served_by(message))
                 self._begin(message.response_headers)
                 await exchange.say(answers.onward((*trailers(self.wait), *self.toll.caller.headers)))
             elif kind == "response_body":
@@ -61,10 +64,16 @@ class Passing:
                 self._is_over = True
                 await exchange.say(answers.trailers_pass())
 
+    def _judge(self, served: str) -> None:
+        """Report how it went with whom: with another worker than was chosen, if the request went there instead.
+
+        That one may refuse what was let in to another, which says nothing of it.
+        """
+        has_moved, verdict = self.lease.move(served), verdict_of(self._status or 0)
+        self.lease.report(Verdict.NOTHING if has_moved and verdict is Verdict.REFUSED else verdict)
+
     def _begin(self, said: pb.HttpHeaders) -> None:
         """Take the headers. Those of events come with the first token; of other responses nobody knows when it came."""
-        self._status = _status(said)
-        self.lease.report(verdict_of(self._status))
         self.toll.is_good = self._status == _OK
         self.lease.advance()
         self._is_over = said.end_of_stream or self._is_known(said)

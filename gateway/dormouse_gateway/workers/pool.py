@@ -19,7 +19,7 @@ from dormouse_gateway.model import Endpoint, EndpointId
 from dormouse_gateway.routing.breaker import Breaker, State
 from dormouse_gateway.routing.built_in import PrefixAffinity
 from dormouse_gateway.routing.demand import ASSUMED_OUTPUT_TOKENS
-from dormouse_gateway.routing.policy import NOTHING, Demand, RouterPolicy
+from dormouse_gateway.routing.policy import NOTHING, Affinity, Demand, RouterPolicy
 from dormouse_gateway.workers.room import AdmissionWindow, WorkerCapacity
 from dormouse_gateway.workers.slot import Slot, Ticket
 from dormouse_kube.reflector import ObjectKey
@@ -167,6 +167,12 @@ class EndpointPool:
         if ready or need_ready:
             return self._choose(ready, demand, is_probe_in=True)
         return self._choose(slots, demand, is_probe_in=False)
+
+    def begin_at(self, deployment: ObjectKey, http_address: str, demand: Demand) -> Ticket | None:
+        """Count a request that somebody else sent to the endpoint with this HTTP address; None if there is none."""
+        slots = (slot for slot in self._slots_of(deployment) if slot.endpoint.http_address == http_address)
+        slot = next(slots, None)
+        return slot.begin(demand, Affinity.NONE, is_probe=False, turn=next(self._turns)) if slot else None
 
     def release(self, ticket: Ticket) -> list[EndpointId]:
         """Count the end of a request; return what must be closed now."""

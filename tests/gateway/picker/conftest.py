@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import aiohttp
 import pytest
+from grpc import aio
 
 from bench.envoy.config import Wish
 from bench.envoy.process import running_envoy
+from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
 from dormouse_api.listening import listen
 from dormouse_api.names import Role
 from dormouse_api.testing_tickets import knows
@@ -106,3 +108,10 @@ def make_town(kube, tmp_path):
 async def town(make_town):
     async with make_town() as made:
         yield made
+
+
+@pytest.fixture
+async def picker(town):
+    """A stub of the town's picker."""
+    async with aio.insecure_channel(f"127.0.0.1:{town.house.ports.picker}") as channel:
+        yield rpc.ExternalProcessorStub(channel)

@@ -9,7 +9,6 @@ from grpc import aio
 
 from bench.envoy.process import BINARY
 from dormouse_api.foreign import ext_proc_pb2 as pb
-from dormouse_api.foreign import ext_proc_pb2_grpc as rpc
 from dormouse_gateway.testing.workers import infd, pod, set_ready
 from dormouse_kube.api import INFERENCE_DEPLOYMENTS, INFERENCE_KEYS, PODS
 from tests.gateway.clients.test_inference_keys import infk
@@ -21,13 +20,6 @@ MODE = pb.ProcessingMode
 BODY = json.dumps(HI).encode()
 DESTINATION = "x-gateway-destination-endpoint"
 SECONDS = 30
-
-
-@pytest.fixture
-async def picker(town):
-    """A stub of the town's picker."""
-    async with aio.insecure_channel(f"127.0.0.1:{town.house.ports.picker}") as channel:
-        yield rpc.ExternalProcessorStub(channel)
 
 
 def http_headers(headers):
