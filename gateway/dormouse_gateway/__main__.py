@@ -12,6 +12,7 @@ import sys
 
 import uvloop
 
+from dormouse_api.outlets import unhindered_outputs
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_gateway.call import UNTRACED, Traces
 from dormouse_gateway.descriptors import raise_limit
@@ -30,6 +31,11 @@ def main() -> None:
         seeds = read_seeds(settings.tokens_dir)
     except BadSetting as error:
         sys.exit(_complain(error))
+    with unhindered_outputs():
+        _serve(settings, seeds)
+
+
+def _serve(settings: Settings, seeds: Seeds) -> None:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_limit()
     tracing: Tracing | None = None

@@ -29,6 +29,7 @@ from dormouse_api.names import (
     METADATA_TICKET,
     Role,
 )
+from dormouse_api.outlets import unhindered_outputs
 from dormouse_api.status import CallError
 from dormouse_api.tickets import BadKey, TicketCheck, public_check
 from dormouse_gateway.clients.keys import ANYBODY, Caller, Keyring
@@ -135,8 +136,10 @@ async def run(flags: Flags) -> None:
 
 def main() -> None:
     """Run."""
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    uvloop.run(run(read_flags(sys.argv[1:], os.environ)))
+    flags = read_flags(sys.argv[1:], os.environ)
+    with unhindered_outputs():
+        logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        uvloop.run(run(flags))
 
 
 if __name__ == "__main__":

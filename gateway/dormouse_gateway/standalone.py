@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from dormouse_api.outlets import unhindered_outputs
 from dormouse_api.status import CallError
 from dormouse_api.threads import patient_threads
 from dormouse_api.v1 import inference_pb2 as pb
@@ -231,9 +232,10 @@ def main() -> None:
     """Run; whatever ends this ends the worker, too."""
     flags = parse_flags(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the worker's: it lets requests end, and then this
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        uvloop.run(run(flags))
+        with unhindered_outputs():
+            logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            uvloop.run(run(flags))
     finally:
         if os.getppid() == flags.parent:
             with suppress(ProcessLookupError):

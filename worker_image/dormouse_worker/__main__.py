@@ -9,9 +9,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 import uvloop
 
+from dormouse_api.outlets import unhindered_outputs
 from dormouse_api.threads import patient_threads
 from dormouse_api.tracing import BadTracing, Tracing, start_tracing
 from dormouse_worker.common.group import identity_of
@@ -37,6 +39,11 @@ EXIT_CAN_NOT_START = 2
 def main(argv: Sequence[str] | None = None, *, engine_argv: Sequence[str] = ENGINE_ARGV) -> None:
     """Run one worker; exit with 0 after a drain, 1 when the engine died for good, 2 when it cannot start."""
     front_settings, engine_settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
+    with unhindered_outputs():
+        _serve(front_settings, engine_settings, engine_argv)
+
+
+def _serve(front_settings: FrontSettings, engine_settings: EngineSettings, engine_argv: Sequence[str]) -> NoReturn:
     set_up_logging(front_settings.log_level)
     tracing: Tracing | None = None
     try:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from dormouse_api.names import CONTROL_PORT
+from dormouse_api.outlets import unhindered_outputs
 from dormouse_worker.common.errors import NoSafetensors, WorkerError
 from dormouse_worker.files.gguf.repository import choose_gguf
 from dormouse_worker.files.hub import IN_A_CLUSTER, ON_A_MACHINE, Hub, HubFile, Remedies, Snapshot
@@ -162,4 +163,5 @@ def main(argv: Sequence[str] | None = None, *, termination_log: Path = TERMINATI
 
 
 if __name__ == "__main__":
-    main()
+    with unhindered_outputs():
+        main()

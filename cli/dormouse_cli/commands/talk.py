@@ -146,9 +146,11 @@ def serve(
     --gpu-memory-utilization, --kv-cache-memory, --swap-space, --served-model-name, …; `dormouse serve MODEL --help`
     describes them all.
     """
+    from dormouse_api.outlets import fill_standard_descriptors
     from dormouse_cli.screen import Screen
     from dormouse_cli.serve import prepare
 
+    fill_standard_descriptors()
     screen = Screen.standard()
     with said_errors(screen.error):
         command = prepare(model, context.args, os.environ, screen.remark)

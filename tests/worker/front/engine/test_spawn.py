@@ -12,7 +12,7 @@ from dormouse_worker.front.engine.spawn import SubprocessEngine, hand_over, subp
 
 async def end_before_it_is_told() -> int:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "", stdin=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "", stdin=pipe, stdout=pipe, stderr=pipe)
     await process.wait()
     hand_over(process, b"{}" * 10_000)
     return await SubprocessEngine(process).wait()

@@ -1,4 +1,4 @@
-"""How the engine process is started: argument list, settings on standard input, its standard error passed through."""
+"""How the engine process is started: argument list, settings on standard input, what it prints and logs passed on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MAX_LINE_BYTES = 1 << 16
 
 
 class SubprocessEngine:
-    """A child process; implements `EngineProcess`. Its standard error goes to ours, and the last line is kept."""
+    """A child process; implements `EngineProcess`. What it says goes out as ours; its last line is kept."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._last_line = ""
-        self._copying = asyncio.create_task(self._copy_stderr())
+        self._copying = asyncio.gather(self._copy_stdout(), self._copy_stderr())
 
     def __repr__(self) -> str:
         return f"SubprocessEngine(pid={self._process.pid}, exit_code={self._process.returncode})"
@@ -49,6 +49,12 @@ class SubprocessEngine:
     def last_words(self) -> str:
         """See `EngineProcess`."""
         return self._last_line
+
+    async def _copy_stdout(self) -> None:
+        assert self._process.stdout is not None, "started with a pipe"
+        while data := await self._process.stdout.read(MAX_LINE_BYTES):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
 
     async def _copy_stderr(self) -> None:
         assert self._process.stderr is not None, "started with a pipe"
@@ -112,7 +118,7 @@ async def spawn_waiting(argv: Sequence[str], environ: Mapping[str, str], setting
 async def _start(argv: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     try:
-        return await asyncio.create_subprocess_exec(*argv, stdin=pipe, stderr=pipe, env=dict(environ))
+        return await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environ))
     except OSError as error:  # uvloop's does not say what is missing
         raise OSError(error.errno, error.strerror, argv[0]) from error
 
