@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dormouse_api.listening import EVERYWHERE, listen
+from dormouse_api.listening import EVERYWHERE, hold_port, listen
 from dormouse_api.names import HTTP_PORT, INFERENCE_PORT
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.models import OnHub, cache_folder, find_model
@@ -132,10 +132,18 @@ def open_listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def free_port(host: str) -> int:
-    """Return a port that is free now, for a worker that may take any: its door has to know it beforehand."""
-    with open_listener(host, 0) as probe:
-        return int(probe.getsockname()[1])
+def take_port(host: str) -> int:
+    """Take a port for a worker that may have any, as its door has to know it; nobody is given it before the worker.
+
+    Raises CommandFailed naming the flag.
+    """
+    try:
+        holder = hold_port(host)
+    except OSError as error:
+        raise CommandFailed(f"--port 0 on {host}: {error.strerror or error}") from error
+    port = int(holder.getsockname()[1])
+    os.set_inheritable(holder.detach(), True)  # noqa: FBT003  # it stays open when this process becomes the worker
+    return port
 
 
 def shown_address(listener: socket.socket, host: str) -> str:
@@ -179,7 +187,7 @@ def prepare(
         place = replace(place, names=(found.name if isinstance(found, Path) else found.repo,))
         flags += ["--served-model-name", *place.names]
     if listener:
-        place = replace(place, port=place.port or free_port(place.host))
+        place = replace(place, port=place.port or take_port(place.host))
         flags += ["--port", str(place.port)]
         start_door(listener, place)
     return worker_command(str(directory), flags, has=has)

@@ -1,5 +1,6 @@
 """`dormouse serve`: the command line that it hands over to, and what it says when it cannot."""
 
+import socket
 import sys
 
 import pytest
@@ -7,7 +8,7 @@ from typer.testing import CliRunner
 
 from dormouse_cli.errors import CommandFailed
 from dormouse_cli.main import app
-from dormouse_cli.serve import Place, open_listener, prepare, read_flags, shown_address, worker_command
+from dormouse_cli.serve import Place, open_listener, prepare, read_flags, shown_address, take_port, worker_command
 from dormouse_worker.front.flags.settings import parse_settings
 
 
@@ -113,3 +114,14 @@ def test_a_taken_port_is_named_before_anything_is_begun():
 def test_the_address_that_is_shown_can_be_called(host, shown):
     with open_listener(host, 0) as listener:
         assert shown_address(listener, host) == f"{shown}{listener.getsockname()[1]}"
+
+
+def test_the_port_of_a_worker_that_may_take_any_is_given_to_nobody_before_it():
+    """It listens seconds later: another server that took the port would answer in its place."""
+    port = take_port("127.0.0.1")
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with open_listener("127.0.0.1", port):
+        pass
+    with pytest.raises(CommandFailed, match=r"--port 0 on 192\.0\.2\.1: .*assign"):
+        take_port("192.0.2.1")
