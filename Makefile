@@ -158,7 +158,7 @@ mutate: install ## Change what decides in small ways, print those that no test n
 	$(PY) -m tools.mutate
 
 .PHONY: bench
-bench: install ## Measure against vLLM and transformers; one part with NAME=throughput, latency, prefix, decode, startup, memory, kernels, serve, sleep, gateway, coldstart, groups, structured or pools
+bench: install ## Measure against vLLM and transformers; one part with NAME=throughput and the like: `python -m bench --help` lists them
 	$(PY) -m bench $(NAME)
 
 .PHONY: bench-peers
