@@ -43,11 +43,6 @@ class Workload:
     name: str
     requests: tuple[Request, ...]
 
-    @property
-    def num_output_tokens(self) -> int:
-        """Return how many tokens are generated in all."""
-        return sum(request.max_tokens for request in self.requests)
-
     def digest(self) -> str:
         """Return a short name of exactly these requests."""
         text = json.dumps(msgspec.to_builtins(self.requests), sort_keys=True)

@@ -24,13 +24,6 @@ class Proofs(Protocol):
         ...
 
 
-class HandlerCallDetails(Protocol):
-    """The part of gRPC's call details that is read here."""
-
-    method: str
-    invocation_metadata: MetadataPairs
-
-
 Continuation = Callable[[Any], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
 
 

@@ -23,7 +23,6 @@ from tools.release import CHART
 _PATHS = Paths(Path(cache_root()).resolve() / "localkube")
 _NAMES = itertools.count(1)
 _NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
-_CRD_KIND = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ from dormouse_conformance.findings import require, require_equal
 from dormouse_conformance.rules import Rule, Section
 from dormouse_conformance.subject import Subject
 
-SHORT_S = 0.3  # a deadline that comes while a long stream runs
-
 
 def _end(worker: Subject) -> None:
     worker.ready()

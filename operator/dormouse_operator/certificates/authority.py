@@ -93,10 +93,6 @@ class CertificateAuthority:
         )
         return Bundle(cert.public_bytes(_PEM), _private_pem(key), self.cert_pem, identity, end.timestamp())
 
-    def validity_of(self, cert_pem: bytes) -> Validity:
-        """Return from when to when a certificate of ours is accepted. Raises BadCertificate if it is not ours."""
-        return validity_under(cert_pem, self.root_pem)
-
 
 def certificates_in(pem: bytes) -> tuple[bytes, ...]:
     """Return each certificate of a PEM file, always written alike; () for what is none."""

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from dormouse_api.identity import Identity
 from dormouse_api.mutual_tls import read_bundle
 from dormouse_api.names import Role
-from dormouse_operator.certificates.authority import BadCertificate, CertificateAuthority
+from dormouse_operator.certificates.authority import BadCertificate, CertificateAuthority, validity_under
 from dormouse_operator.testing.certificates import DAY, a_bundle, an_authority, write_bundle
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -54,23 +54,23 @@ def test_a_certificate_names_its_holder_and_serves_both_directions_of_tls():
 def test_it_is_valid_from_a_little_before_now_and_no_longer_than_its_authority():
     authority = CertificateAuthority.create("r", now=NOW, lifetime=2 * DAY)
     short, long = (authority.issue(WORKER, now=NOW, lifetime=days * DAY) for days in (1, 9))
-    assert authority.validity_of(short.cert).begin == NOW - timedelta(minutes=5)
-    assert authority.validity_of(short.cert).end == NOW + DAY
-    assert authority.validity_of(long.cert).end == authority.validity.end
+    assert validity_under(short.cert, authority.root_pem).begin == NOW - timedelta(minutes=5)
+    assert validity_under(short.cert, authority.root_pem).end == NOW + DAY
+    assert validity_under(long.cert, authority.root_pem).end == authority.validity.end
     assert long.not_after_s == authority.validity.end.timestamp()
 
 
 def test_an_authority_is_the_same_after_it_was_stored():
     authority = an_authority()
     stored = CertificateAuthority(authority.cert_pem, authority.key_pem)
-    assert stored.validity_of(a_bundle(authority, Role.WORKER).cert)
+    assert validity_under(a_bundle(authority, Role.WORKER).cert, stored.root_pem)
     assert "PRIVATE" not in repr(stored)
 
 
 @pytest.mark.parametrize("cert", [b"", b"no certificate", a_bundle(an_authority(), Role.WORKER).cert])
 def test_what_another_authority_issued_is_not_its_own(cert):
     with pytest.raises(BadCertificate, match="not issued by this authority"):
-        an_authority().validity_of(cert)
+        validity_under(cert, an_authority().root_pem)
 
 
 def test_an_authority_that_somebody_else_made_with_rsa_will_do(tmp_path):

@@ -28,7 +28,6 @@ from tests.operator_.ladders import quiet
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TEN = Scaling(max_replicas=8, target_outstanding=10)
-DELAYS = {Rung.LEVEL1: 600, Rung.LEVEL2: 1800, Rung.ZERO: 7200}
 LIFECYCLE = Lifecycle("Auto", 60, level1_after_s=600, level2_after_s=1800, zero_after_s=7200)
 
 

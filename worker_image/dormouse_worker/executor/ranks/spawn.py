@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 
 RANK_ARGV: tuple[str, ...] = (sys.executable, "-m", "dormouse_worker.executor.rank_process")
 END_GRACE_S = 5.0  # what ranks get to end by themselves once we hung up on them
-DYING_S = 1.0  # a closed connection comes a moment before the end that explains it
 
 
 class GpuRankUnhealthy(RankLost):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,11 +54,6 @@ def read_parts(file: Path) -> Parts:
             raise ModelInvalid(f"{one.file}: tensor {min(double)!r} is in another part, too; copy the files again")
         tensors |= one.tensors
     return Parts(files, replace(read[0], tensors=tensors), tuple(one.header_sha256 for one in read))
-
-
-def tensors_of(file: Path) -> Mapping[str, StoredTensor]:
-    """Return the tensors of a model's files. Raises as `read_parts`."""
-    return read_parts(file).whole.tensors
 
 
 def _siblings(file: Path) -> list[Path]:

@@ -71,11 +71,6 @@ class MemorySnapshot:
         """Return what this process holds."""
         return self.arena_bytes + self.torch_bytes + self.other_bytes
 
-    @property
-    def neighbour_bytes(self) -> int:
-        """Return what others hold."""
-        return max(0, self.total_bytes - self.free_bytes - self.own_bytes)
-
 
 def measure_around(read: Read, make: Callable[[], object], unmake: Callable[[], object] | None = None) -> Change:
     """Make something; return by how much the reading fell, which may be negative. It is there afterwards, made once.
@@ -123,10 +118,6 @@ class DeviceAccount:
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {change.num_bytes}" for name, change in self._parts.items())
         return f"DeviceAccount({parts or 'nothing'})"
-
-    def part_bytes(self, name: str) -> int:
-        """Return what a part costs; 0 if it was never made."""
-        return self._parts[name].num_bytes if name in self._parts else 0
 
     def add(self, name: str, change: Change) -> None:
         """Note what a part costs, in place of what was noted before."""

@@ -24,13 +24,6 @@ class Share:
     dim: int = 0
     spans: Spans | None = None  # None = all of it
 
-    @property
-    def local_shape(self) -> tuple[int, ...]:
-        """Return the shape of what the rank holds."""
-        if self.spans is None:
-            return self.shape
-        return (*self.shape[: self.dim], num_indices(self.spans), *self.shape[self.dim + 1 :])
-
     def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield (first, count) of the whole's elements which the elements [start, end) of the rank's part are.
 
