@@ -147,7 +147,7 @@ async def test_headers_that_do_not_come_in_time_end_the_connection(make_house, c
 
 async def test_a_second_request_has_no_more_time_than_the_first(make_house, connect):
     """What comes byte by byte would else keep the connection for ever: each byte ends uvicorn's own timer."""
-    async with make_house(http_timeout_s=0.3) as house:
+    async with make_house(http_timeout_s=1.0) as house:
         raw = await connect(house)
         raw.say(b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n")
         assert (await raw.response())[0] == 200
@@ -156,14 +156,14 @@ async def test_a_second_request_has_no_more_time_than_the_first(make_house, conn
 
 
 async def test_a_body_that_does_not_come_in_time_is_408(make_house, connect):
-    async with make_house(http_timeout_s=0.1) as house:
+    async with make_house(http_timeout_s=1.0) as house:
         raw = await connect(house)
         raw.say(HEAD + b"content-length: 10\r\n\r\n{")
         assert (await raw.response())[0] == 408
 
 
 async def test_who_does_not_take_his_answer_is_sent_away_and_his_worker_freed(make_house, worker, connect):
-    async with make_house(http_timeout_s=0.3) as house:
+    async with make_house(http_timeout_s=1.0) as house:
         await house.add("tiny", [worker])
         worker.tokens = (8,) * 20_000
         raw = await connect(house)

@@ -12,6 +12,7 @@ from dormouse_api.status import retry_after_s
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_worker.common.ipc import AbortRequests, AddRequest, State, StepOutputs
 from dormouse_worker.testing.fake_engine import Script
+from tests.waiting import until
 
 Code = grpc.StatusCode
 EOS = 257
@@ -92,15 +93,25 @@ async def test_at_its_own_deadline_the_call_of_a_caller_who_never_reads_ends_and
     """More is written than gRPC takes in for a caller that does not read, so the write itself does not end."""
     async with open_house(max_open_calls=1) as house:
         house.engine.is_paused = True
-        call = house.generate([7, 8], timeout=2, n=16, max_tokens=62, logprobs=20, temperature=0)
-        await house.engine.until_received(lambda m: is_add(m) and m.request_id == "16")
+        timeout_s, added = 0.5, []
+        while len(added) < 16:  # on a slow machine it is over before all are there
+            timeout_s, num_before = timeout_s * 4, len(house.engine.engine.received)
+            call = house.generate([7, 8], timeout=timeout_s, n=16, max_tokens=62, logprobs=20, temperature=0)
+            added = await all_added(house, call, num_before)
         for _ in range(61):
             house.engine.step()
         assert await call.code() is Code.DEADLINE_EXCEEDED
-        aborted = await house.engine.until_received(is_abort)
-        assert aborted.request_ids == [str(key) for key in range(1, 17)]
+        aborted = await house.engine.until_received(lambda m: is_abort(m) and added[0] in m.request_ids)
+        assert aborted.request_ids == added
         assert len(house.front.worker.requests) == 0
         await until_room(house)
+
+
+async def all_added(house, call, num_before):
+    """Return the ids of the call's 16 sequences once they have reached the engine, or of those that did by its end."""
+    received = house.engine.engine.received
+    await until(lambda: call.done() or sum(map(is_add, received[num_before:])) == 16)
+    return [message.request_id for message in received[num_before:] if is_add(message)]
 
 
 async def until_room(house):

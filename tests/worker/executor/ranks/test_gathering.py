@@ -34,6 +34,17 @@ class NoChildren:
         """See `Children`."""
 
 
+class Turns:
+    """A clock that goes on with each look at it: what has come is seen before the time is over, on any machine."""
+
+    def __init__(self, turn_s=0.005):
+        self._turn_s, self._now_s = turn_s, 0.0
+
+    def __call__(self):
+        self._now_s += self._turn_s
+        return self._now_s
+
+
 @pytest.fixture
 def model(tmp_path):
     return write_group_model(tmp_path / "model")
@@ -216,19 +227,19 @@ def test_a_rank_that_comes_twice_is_refused_and_one_that_left_may_come_again():
     hello = Hello(0, "g", "s", "v", "m")
     listener = listen_tcp("127.0.0.1", 0)
     address = listener.getsockname()
-    door = RankDoor([listener], Expected(2, 1, hello), time.monotonic)
+    door = RankDoor([listener], Expected(2, 1, hello), Turns())
     first, twin = socket.create_connection(address), socket.create_connection(address)
     first.sendall(encode(hello))
     with pytest.raises(RankMissing):
-        door.admit_all(0.2, NoChildren())
+        door.admit_all(0.1, NoChildren())
     twin.sendall(encode(hello))
     with pytest.raises(RankMissing, match="refused: rank 0: this rank is there already"):
-        door.admit_all(0.2, NoChildren())
+        door.admit_all(0.1, NoChildren())
     assert isinstance(LeaderLine(twin).receive(), Refusal)
     first.close()
     again, other = socket.create_connection(address), socket.create_connection(address)
     with pytest.raises(RankMissing):  # until the end of the first one is noticed
-        door.admit_all(0.2, NoChildren())
+        door.admit_all(0.1, NoChildren())
     again.sendall(encode(hello))
     other.sendall(encode(msgspec.structs.replace(hello, rank=1)))
     admitted = door.admit_all(WAIT_S, NoChildren())

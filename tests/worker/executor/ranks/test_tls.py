@@ -41,18 +41,33 @@ def certificates(tmp_path):
     return write
 
 
+class Visits:
+    """A clock whose time is over once the visitor has left: as long as he takes, the leader waits."""
+
+    visitor = None
+
+    def __call__(self):
+        return WAIT_S if self.visitor and self.visitor.outcome is not None else 0.0
+
+
 @pytest.fixture
-def door(certificates):
+def visits():
+    return Visits()
+
+
+@pytest.fixture
+def door(certificates, visits):
     """A leader's door on loopback that wants certificates of the deployment `tiny`."""
     port = free_port()
-    door = RankDoor([listen_tcp("127.0.0.1", port)], Expected(1, 1, HELLO), time.monotonic, RankTls(certificates()))
+    door = RankDoor([listen_tcp("127.0.0.1", port)], Expected(1, 1, HELLO), visits, RankTls(certificates()))
     yield door, port
     door.close()
 
 
-def connect(port, directory, timeout_s=WAIT_S):
+def connect(port, directory):
+    """Come once; whoever is turned away does not come again."""
     tls = RankTls(directory) if directory else None
-    return connect_tcp("127.0.0.1", port, timeout_s, tls, clock=time.monotonic, sleep=time.sleep)
+    return connect_tcp("127.0.0.1", port, 0.0, tls, clock=time.monotonic, sleep=time.sleep)
 
 
 class Visitor:
@@ -106,16 +121,16 @@ def test_pods_of_one_deployment_compute_together(tmp_path, certificates, environ
         followers.end()
 
 
-def test_a_rank_goes_to_no_leader_of_another_deployment(door, certificates):
+def test_a_rank_goes_to_no_leader_of_another_deployment(door, visits, certificates):
     open_door, port = door
-    visitor = Visitor(lambda: connect(port, certificates(name="other"), timeout_s=1.0))
+    visitor = visits.visitor = Visitor(lambda: connect(port, certificates(name="other")))
     with pytest.raises(RankMissing):
         open_door.admit_all(1.5, NoChildren())
     words = "the leader is dormouse://worker/team/tiny by its certificate; this pod is dormouse://worker/team/other"
     assert words in str(visitor.left())
 
 
-def test_a_leader_takes_no_rank_of_another_deployment(door, certificates):
+def test_a_leader_takes_no_rank_of_another_deployment(door, visits, certificates):
     """Not even one that does not look at whom it speaks to."""
     open_door, port = door
     directory = certificates(name="other")
@@ -126,7 +141,7 @@ def test_a_leader_takes_no_rank_of_another_deployment(door, certificates):
         plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
         return say_hello(context.wrap_socket(plain, server_hostname=server_name(Role.WORKER)))
 
-    visitor = Visitor(come)
+    visitor = visits.visitor = Visitor(come)
     words = "rank 0 is dormouse://worker/team/other by its certificate; this pod is dormouse://worker/team/tiny"
     with pytest.raises(RankMissing, match=f"refused: {words}"):
         open_door.admit_all(1.5, NoChildren())
@@ -134,14 +149,14 @@ def test_a_leader_takes_no_rank_of_another_deployment(door, certificates):
 
 
 @pytest.mark.parametrize("shown", ["nothing", "a stranger's", "an expired one"])
-def test_without_a_certificate_that_holds_nobody_comes_in(door, certificates, shown):
+def test_without_a_certificate_that_holds_nobody_comes_in(door, visits, certificates, shown):
     open_door, port = door
     directories = {
         "nothing": lambda: None,
         "a stranger's": lambda: certificates(authority=an_authority()),
         "an expired one": lambda: certificates(lifetime=-DAY),
     }
-    visitor = Visitor(lambda: say_hello(connect(port, directories[shown](), timeout_s=0.5)))
+    visitor = visits.visitor = Visitor(lambda: say_hello(connect(port, directories[shown]())))
     with pytest.raises(RankMissing, match=r"did not come within 1.5 s: 0$"):
         open_door.admit_all(1.5, NoChildren())
     assert isinstance(visitor.left(), LeaderGone)
