@@ -89,6 +89,7 @@ class Batch(msgspec.Struct, frozen=True):
     freed_images: tuple[bytes, ...] = ()  # digests
     encode: tuple[EncodeImage, ...] = ()  # behind the freed ones, in order
     ahead: EncodeImage | None = None  # later passes need it: in pieces between passes; what no batch names is dropped
+    num_image_rows: int = 0  # of prompts with images, beside text: if there are any, what is `ahead` has no time
     known_images: tuple[bytes, ...] = ()  # digests; before the freed ones a fresh batch forgets all images but these
 
     @property

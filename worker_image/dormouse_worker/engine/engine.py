@@ -36,8 +36,7 @@ GRAMMAR_WAIT_S = 0.002  # with nothing else to do; messages come in between
 class Engine:
     """Turns requests into tokens, one forward pass per step.
 
-    Executors with several stages, and those that run ahead, have several batches under way; a step waits for the
-    oldest one.
+    Executors with stages, and those that run ahead, have several batches under way; a step waits for the oldest.
     """
 
     def __init__(
@@ -183,6 +182,7 @@ class Engine:
     def _observe(self, batch: Batch, seconds: float, proposals: Proposals | None) -> None:
         """Tell who asks how long a pass took; those that propose drafts where it was computed while waited for."""
         self.keeper.note_pass(batch.num_tokens, seconds)
+        self.images.note_pass(batch, seconds)
         speculation, limits = self._scheduler.speculation, self._scheduler.limits
         if speculation is not None and limits.max_batches_under_way == 1:
             speculation.observe(batch, seconds - (0.0 if proposals is None else proposals.seconds))

@@ -76,11 +76,11 @@ class Pass:
             return start
         if request.takes_prompt_rows:
             end = min(end, start + 1 + self.spare_logit_rows)
-        return self.images.reach(request, end, self.sequences) if request.awaits_images else end
+        return self.images.reach(request, end, self.sequences) if request.is_seeing_prompt else end
 
     def take(self, request: Request, scheduled: ScheduledSequence) -> None:
         """Put the request's next tokens in and take them off the budgets."""
-        if request.awaits_images:
+        if request.is_seeing_prompt:
             self.images.take(request, scheduled.start, scheduled.end)
         self.sequences.append(scheduled)
         num_tokens = scheduled.end - scheduled.start

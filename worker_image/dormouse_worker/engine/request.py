@@ -114,6 +114,11 @@ class Request:
         return self.num_computed_tokens < self.num_prompt_tokens
 
     @property
+    def is_seeing_prompt(self) -> bool:
+        """Return whether tokens of its prompt are yet to be computed, which has images."""
+        return self.images_end > 0 and self.is_prompt
+
+    @property
     def awaits_images(self) -> bool:
         """Return whether tokens are yet to be computed that stand for images."""
         return self.num_computed_tokens < self.images_end

@@ -204,17 +204,16 @@ class Scheduler:
         self._holdings.check_integrity()
 
     def _batch(self, current: Pass) -> Batch:
-        is_fresh, released = self._ranks.take_released()
         self.adapters.line_up(current.sequences, self._queues.by_id)
         moves = self.swap.moves_out(), current.swap_in
         batch = Batch(
-            is_fresh,
-            released,
+            *self._ranks.take_released(),
             *moves,
             tuple(current.new),
             tuple(current.sequences),
             lora_moves=self.adapters.take_moves(),
             ahead=current.images.begin(),  # for which others may make way
+            num_image_rows=current.images.num_prompt_rows,
             freed_images=self.images.take_freed(),
             encode=tuple(current.images.encode),
             known_images=self.images.take_known(),

@@ -43,6 +43,7 @@ class FakeExecutor:
         windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self.report = report or make_report()
+        self.row_s = 0.0  # that each row of a pass takes
         self.missing_bytes = 0  # what the next preparation of a wake lacks
         self.calls: list[str] = []
         self.tokenizer_path = ""
@@ -112,10 +113,10 @@ class FakeExecutor:
         return self.preparations.get(grammar.text, Prepared())
 
     def execute_model(self, batch: Batch) -> ModelOutput:
-        """See `Executor`. Takes one second."""
+        """See `Executor`. Takes one second, and what rows take."""
         self._called("execute_model")
         self.batches.append(batch)
-        self._clock.now_s += 1
+        self._clock.now_s += 1 + self.row_s * batch.num_tokens
         for request_id in tuple(self._sequences) if batch.is_fresh else batch.released:
             self._sequences.pop(request_id, None)
         for origin, target in batch.swap_out:

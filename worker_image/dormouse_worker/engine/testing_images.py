@@ -35,7 +35,8 @@ class FakeEncoder:
             return ()
         digest, known = batch.ahead.digest, self.ahead
         assert digest not in self.images
-        num_pieces = 1 + (known[1] if known is not None and known[0] == digest and not batch.is_fresh else 0)
+        num_pieces = 0 if batch.num_image_rows else 1
+        num_pieces += known[1] if known is not None and known[0] == digest and not batch.is_fresh else 0
         self.ahead = (digest, num_pieces) if num_pieces < self.most_pieces else None
         if self.ahead is not None:
             return ()

@@ -32,7 +32,8 @@ class Gallery:
             num_gpu_blocks=num_blocks, image_rows=rows, max_model_len=length, images_are_whole=are_whole
         )
         self.folder = folder
-        self.executor = FakeExecutor(report)
+        clock = ManualClock()
+        self.executor = FakeExecutor(report, clock)
         settings = EngineSettings(
             model="m",
             max_num_seqs=seqs,
@@ -40,7 +41,7 @@ class Gallery:
             enable_prefix_caching=caches,
             image_dir=str(folder),
         )
-        self.engine = build_engine(settings, report, (num_blocks, host_blocks), self.executor, clock=ManualClock())
+        self.engine = build_engine(settings, report, (num_blocks, host_blocks), self.executor, clock=clock)
         self.scheduler = self.engine._scheduler
         self.expected = {}
 

@@ -40,7 +40,7 @@ def test_text_has_a_token_with_each_pass_and_none_waits_for_a_whole_image(galler
     for number in (1, 2):
         gallery.add(str(number), [[number], (number, 3)])
     run(gallery)
-    assert ahead_by_pass(gallery)[:7] == [1, 1, 1, 2, 2, 2, None]
+    assert ahead_by_pass(gallery)[:8] == [1, 1, 1, 2, 2, 2, 2, None]  # it rests while the first one's prompt goes on
     assert gallery.encoded == []
     assert all("text" in batch.request_ids for batch in gallery.executor.batches[:30])
 

@@ -9,8 +9,9 @@ import torch
 
 from dormouse_worker.common.commands import TAGS
 from dormouse_worker.engine.batch import Batch
+from dormouse_worker.engine.images.pace import SHARE
 from dormouse_worker.model.testing_vision import draw_picture
-from dormouse_worker.model.vision.encoded import SHARE, EncodedImages
+from dormouse_worker.model.vision.encoded import EncodedImages
 from dormouse_worker.model.vision.pieces import encoder_pieces
 from dormouse_worker.model.vision.placed import Placed
 from dormouse_worker.model.vision.profile import most_between
@@ -110,6 +111,22 @@ def test_it_gets_a_share_of_the_time_of_passes(seen):
         clock.now_s += 10  # a pass
     spent = stops[-1] - 10 * (len(stops) - 1)
     assert spent == pytest.approx(SHARE * 10 * (len(stops) - 1), abs=5)
+
+
+def test_it_rests_beside_rows_of_prompts_with_images_and_that_time_does_not_count(seen):
+    tower, image = seen("llava")
+    clock = Clock()
+    held = EncodedImages(tower, clock)
+    resting = msgspec.structs.replace(NOTHING, ahead=image, num_image_rows=1)
+    held.update(resting)
+    assert repr(held) == "EncodedImages(0 images)"
+    held.update(msgspec.structs.replace(NOTHING, ahead=image))
+    clock.now_s += 1000
+    held.update(resting)
+    assert held._ahead.stopped_s == clock.now_s
+    assert held._ahead.credit_s == 0
+    held.update(msgspec.structs.replace(resting, ahead=None))
+    assert repr(held) == "EncodedImages(0 images)"
 
 
 def test_where_no_processor_computes_an_image_is_encoded_whole(seen):

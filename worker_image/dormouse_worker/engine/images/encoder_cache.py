@@ -16,7 +16,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from dormouse_worker.common.images import ImageInput
-from dormouse_worker.engine.batch import EncodeImage
+from dormouse_worker.engine.batch import Batch, EncodeImage
+from dormouse_worker.engine.images.pace import Pace
 from dormouse_worker.engine.request import Request
 
 
@@ -35,6 +36,7 @@ class EncoderCache:
         self._outlives = False  # the ranks sleep, and have kept the rows
         self._outlived: tuple[bytes, ...] = ()  # the ranks are yet to be told that they have them still
         self.num_encoded = 0  # since the start
+        self.pace = Pace()
 
     def __repr__(self) -> str:
         return f"EncoderCache({len(self._rows)} images, {sum(self._rows.values())} of {self.num_rows} rows)"
@@ -73,6 +75,11 @@ class EncoderCache:
             if self._is_ahead(digest):
                 self.ahead = None
 
+    def note_pass(self, batch: Batch, seconds: float) -> None:
+        """A pass took so long."""
+        if self.num_rows:
+            self.pace.note(batch, seconds)
+
     def hold(self, digest: bytes, request_id: str) -> None:
         """Keep the rows until `release`."""
         self._rows.move_to_end(digest)
@@ -82,6 +89,10 @@ class EncoderCache:
         """The request needs these no longer, if it did at all, and waits for none."""
         if self.ahead is not None and self._ahead_for == request_id:
             self._free(self.ahead.digest)
+        self.let_go(request_id, images)
+
+    def let_go(self, request_id: str, images: Iterable[ImageInput]) -> None:
+        """The request needs these no longer, if it did at all."""
         for image in images:
             users = self._users.get(image.digest, set())
             users.discard(request_id)

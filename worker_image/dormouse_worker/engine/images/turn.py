@@ -4,7 +4,8 @@ Images are encoded before the pass that needs their first row, and its sequences
 decode one image is encoded at most, else as many rows as the pass may have tokens; the first image always goes.
 
 Sequences without images have not asked for that. Beside one that decodes no image is encoded before a pass: one at a
-time is encoded between passes, first in line first, until it is done or no such sequence is left.
+time is encoded between passes, first in line first, until it is done or no such sequence is left. And prompts, from
+their first image on, have few rows of a pass: `Pace` says how many. Images that are computed in one pass are not cut.
 """
 
 from __future__ import annotations
@@ -26,15 +27,27 @@ class ImageTurn:
     rows_left: int  # that may be encoded
     beside: Sequence[Request] = ()  # who runs, where images may be encoded between passes
     encode: list[EncodeImage] = field(default_factory=list)
-    waiting: dict[str, tuple[Request, ImageInput]] = field(default_factory=dict)  # in line order, beside text
+    waiting: set[str] = field(default_factory=set)  # ids of requests that go no further in this pass, beside text
+    num_prompt_rows: int = 0  # of prompts with images, beside text
+    _wanted: tuple[Request, ImageInput] | None = None  # the first in line that waits for its image
     _needed: set[bytes] = field(default_factory=set)  # by sequences of this pass
     _is_beside_text: bool | None = None  # None = nobody has asked
 
     def reach(self, request: Request, end: int, sequences: Sequence[ScheduledSequence]) -> int:
         """Return how far a request gets that would go up to `end` in this pass, which has these sequences already.
 
-        No further than it is where the next token's image must wait.
+        No further than it is where the next token's image must wait, or no row is left for it.
         """
+        end = self._before_images(request, end, sequences)
+        most_rows = self.cache.pace.most_rows - self.num_prompt_rows
+        if self._has_few_rows() and _rows_from_image(request, end) > most_rows:
+            end = _image_start(request) + most_rows
+            if end == request.num_computed_tokens:
+                self.waiting.add(request.request_id)
+        return end
+
+    def _before_images(self, request: Request, end: int, sequences: Sequence[ScheduledSequence]) -> int:
+        """Return `end`, or where the first image begins that finds no room, or no time."""
         if self.cache.are_whole:
             end = max(request.num_computed_tokens, _before_a_cut(request, end))
         start, kept = request.num_computed_tokens, self.cache.kept(self._needed)
@@ -49,7 +62,8 @@ class ImageTurn:
             if (is_new and not has_time) or sum(kept.values()) > self.cache.num_rows:
                 return max(start, image.start)
             if is_new and self._yields():
-                self.waiting.setdefault(request.request_id, (request, image))
+                self.waiting.add(request.request_id)
+                self._wanted = self._wanted or (request, image)
                 return max(start, image.start)
             if is_new:
                 rows_left, is_first = rows_left - image.num_rows, False
@@ -57,14 +71,18 @@ class ImageTurn:
 
     def begin(self) -> EncodeImage | None:
         """Let the first image that waits be encoded between passes, unless another one is; return which one is then."""
-        if self.waiting and self.cache.ahead is None:
-            self.cache.begin(*next(iter(self.waiting.values())), self._needed)
+        if self._wanted is not None and self.cache.ahead is None:
+            self.cache.begin(*self._wanted, self._needed)
+        self.cache.pace.begin(self.num_prompt_rows, encodes=self.cache.ahead is not None)
         return self.cache.ahead
 
     def _yields(self) -> bool:
         if self._is_beside_text is None:
             self._is_beside_text = any(not request.images and not request.is_prompt for request in self.beside)
         return self._is_beside_text
+
+    def _has_few_rows(self) -> bool:
+        return not self.cache.are_whole and self._yields()
 
     def take(self, request: Request, start: int, end: int) -> None:
         """Encode what the request needs for its tokens at [start, end); let go of what it needs no longer then."""
@@ -77,7 +95,19 @@ class ImageTurn:
             self.cache.hold(image.digest, request.request_id)
         behind = [image for image in request.images if image.end <= end]
         rest = {image.digest for image in request.images if image.start < end < image.end}
-        self.cache.release(request.request_id, [image for image in behind if image.digest not in rest])
+        self.cache.let_go(request.request_id, [image for image in behind if image.digest not in rest])
+        if self._has_few_rows():
+            self.num_prompt_rows += _rows_from_image(request, end)
+
+
+def _image_start(request: Request) -> int:
+    """Return where the request goes on, or where its first image begins."""
+    return max(request.num_computed_tokens, request.images[0].start)
+
+
+def _rows_from_image(request: Request, end: int) -> int:
+    """Return how many rows of a pass up to `end` count as those of a prompt with images."""
+    return max(0, end - _image_start(request))
 
 
 def _images_at(request: Request, start: int, end: int) -> Iterator[ImageInput]:

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 import torch
 
 from dormouse_worker.engine.batch import Batch, EncodeImage
+from dormouse_worker.engine.images.pace import SHARE
 from dormouse_worker.model.pieces import Pieces
 from dormouse_worker.model.vision.pieces import encoder_pieces
 from dormouse_worker.model.vision.placed import ImageRows, Placed
 from dormouse_worker.model.vision.tower import ImageTower
 
 logger = logging.getLogger(__name__)
-
-SHARE = 0.25  # of the time of passes, on top of it: tokens come 1.25 times as far apart while an image is encoded
 
 
 @dataclass(slots=True)
@@ -70,7 +69,7 @@ class EncodedImages:
         news = ImageNews()
         for image in batch.encode:
             self._encode(image, news)
-        self._go_on(batch.ahead, news)
+        self._go_on(batch.ahead, news, rests=batch.num_image_rows > 0)
         return news
 
     def find(self, placed: Iterable[Placed]) -> tuple[ImageRows, ...]:
@@ -98,11 +97,13 @@ class EncodedImages:
                 image.num_rows, tower.row_size, dtype=tower.dtype, device=tower.device
             )
 
-    def _go_on(self, image: EncodeImage | None, news: ImageNews) -> None:
-        """Encode a piece of the image that later passes need."""
+    def _go_on(self, image: EncodeImage | None, news: ImageNews, *, rests: bool) -> None:
+        """Encode a piece of the image that later passes need; none where it rests, nor for the time until then."""
         if self._ahead is not None and (image is None or image.digest != self._ahead.digest):
             self._leave()
-        if image is None:
+        if self._ahead is not None and rests:
+            self._ahead.stopped_s = self._clock()
+        if image is None or rests:
             return
         if self._is_ready(image):
             self._encode(image, news)
