@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dormouse_worker.common.adapters import AdapterInfo
-from dormouse_worker.common.commands import TAGS, AbortAll, AddLora, CheckHealth, InitializeCache, PinLora, RemoveLora
+from dormouse_worker.common.commands import TAGS, AbortAll, AddLora, CheckHealth, PinLora, RemoveLora
 from dormouse_worker.common.ipc import AbortRequests, AddRequest, Leave, StepOutputs
 from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import make_sampling
@@ -41,10 +41,9 @@ class CrossedRank(SleepingRank):
     def __init__(self, model, worker="cpu", num_blocks=90, **settings):
         keeps = settings.pop("keep_prefix_cache", False)
         super().__init__(model.directory, worker, keeps=keeps, starts=False, **{**model.settings, **settings})
-        report = self.status.report
-        assert report is not None, f"{worker} {settings}: {self.status.failure_message}"
+        assert self.status.report is not None, f"{worker} {settings}: {self.status.failure_message}"
         groups = len(self.controller._executor.layer_windows())
-        assert self.command(InitializeCache(num_blocks * groups, report.num_cpu_blocks)) == ""
+        self.agree(num_blocks * groups)
         self.engine = self.controller._engine
         if self.engine._scheduler.speculation is not None:
             draft_always(self.engine)
@@ -52,14 +51,6 @@ class CrossedRank(SleepingRank):
         self.digests = [self._bring(path) for path in self._paths]
         self._names = itertools.count()
         self._read = len(self._sent)
-
-    @property
-    def preemptions(self):
-        return self.engine._scheduler.counters.preemptions
-
-    @property
-    def swaps(self):
-        return self.engine._scheduler.counters.swaps
 
     def begin(self, wish, said=(), predicted=()):
         """Ask; return its name."""

@@ -48,13 +48,31 @@ def is_result(message, command_id):
     return isinstance(message, CommandResult) and message.command_id == command_id
 
 
+class MovingExecutor(SingleProcessExecutor):
+    """Counts the blocks that passes copy to host memory and back."""
+
+    num_out = num_in = 0
+
+    def execute_model(self, batch):
+        self._count(batch)
+        return super().execute_model(batch)
+
+    def submit(self, batch):
+        self._count(batch)
+        return super().submit(batch)
+
+    def _count(self, batch):
+        self.num_out += len(batch.swap_out)
+        self.num_in += len(batch.swap_in)
+
+
 class SleepingRank:
-    """One rank in READY with 40 blocks of 4 tokens.
+    """One rank in READY with 40 blocks of 4 tokens, or as many as are wanted.
 
     `truths` is what it answers to each prompt while nothing has slept, by the number of tokens that it knew already.
     """
 
-    def __init__(self, directory, worker, *, keeps, starts=True, clock=lambda: 0.0, **settings):
+    def __init__(self, directory, worker, *, keeps, num_blocks=40, starts=True, clock=lambda: 0.0, **settings):
         fields = {
             "keep_prefix_cache": keeps,
             "worker_cls": EVERY_WORKER[worker],
@@ -63,20 +81,34 @@ class SleepingRank:
         }
         self.keeps = keeps
         self._sent, self._numbers = [], itertools.count()
-        executor = SingleProcessExecutor(make_settings(directory, **fields), {}, Host())
+        executor = MovingExecutor(make_settings(directory, **fields), {}, Host())
         self.controller = Controller(executor._settings, executor, send=self._sent.append, clock=clock)
         self.controller.start()
         if starts:
-            self.begin()
+            self.begin(num_blocks)
 
-    def begin(self):
-        assert self.command(InitializeCache(40)) == ""
+    def agree(self, num_blocks):
+        """Agree on so many blocks, and on all that the host's swap space holds."""
+        assert self.command(InitializeCache(num_blocks, self.status.report.num_cpu_blocks)) == ""
+
+    def begin(self, num_blocks=40):
+        self.agree(num_blocks)
         self.truths = [{cached: said for said, cached in (self.ask(prompt), self.ask(prompt))} for prompt in PROMPTS]
         self.forget()
 
     @property
     def status(self):
         return next(message for message in reversed(self._sent) if isinstance(message, EngineStatus))
+
+    @property
+    def preemptions(self):
+        return self.controller._engine._scheduler.counters.preemptions
+
+    @property
+    def has_swapped(self):
+        """Whether blocks went to host memory and came back."""
+        executor = self.controller._executor
+        return executor.num_out >= executor.num_in > 0
 
     @property
     def module(self):

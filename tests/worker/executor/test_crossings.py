@@ -134,7 +134,7 @@ class Crossing:
         found = {
             **self.counts,
             "preempted": sum(rank.preemptions for rank in self.ranks),
-            "swapped": sum(rank.swaps for rank in self.ranks),
+            "swapped": sum(rank.has_swapped for rank in self.ranks),
         }
         for rank in self.ranks:
             rank.close()

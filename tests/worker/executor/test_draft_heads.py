@@ -83,8 +83,9 @@ class Overheard:
 def test_it_says_what_it_says_over_the_whole_sequence(tiny_model, heads, monkeypatch, settings, kind):
     asking = ask(tiny_model, heads[kind], num_speculative_tokens=3, **settings)
     overheard, plainly = Overheard(asking, monkeypatch), PLAIN[kind](tiny_model, heads[kind])
-    _, told = asking.say([{**GREEDY, "max_tokens": 36 + number} for number in range(5)], prompt=LONG[:37])
-    assert sum(message.preemptions for message in told) > 0
+    asking.say([{**GREEDY, "max_tokens": 36 + number} for number in range(5)], prompt=LONG[:37])
+    assert asking.rank.preemptions
+    assert asking.rank.has_swapped == ("swap_space_bytes" in settings)
     asking.say([GREEDY], prompt=LONG[:37])  # of which a part is known by now
     asking.say([GREEDY], prompt=LONG, salt="another")
     assert len(overheard.heard) > 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.executor.testing_drafts import draft_always
 from tests.worker.executor import draft_kit
 from tests.worker.executor.test_draft_heads import Overheard
@@ -19,7 +18,7 @@ class Keeping:
     def __init__(self, model, method, drafter, store, worker):
         beside = {"speculation_model": str(drafter)} if drafter else {}
         self.asking = Asking(model, method, worker, starts=False, kv_store_dir=str(store), **beside)
-        assert self.asking.rank.command(InitializeCache(40)) == ""
+        self.asking.rank.agree(40)
         if drafter:
             draft_always(self.asking.rank.controller._engine)
 

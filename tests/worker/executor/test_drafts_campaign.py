@@ -138,7 +138,7 @@ class Case:
 
     def close(self):
         """End the ranks; return how many sequences were preempted, and of each drafter what was scored and taken."""
-        preempted = sum(rank.controller._engine._scheduler.counters.preemptions for rank in self._ranks)
+        preempted = sum(rank.preemptions for rank in self._ranks)
         for rank in (self.plain, *self._ranks):
             rank.close()
         return preempted, dict(zip(DRAFTERS, map(count, self._told), strict=True))

@@ -50,15 +50,17 @@ def ask_all(rank, times=1, resumed=None):
     }
 
 
-@pytest.mark.parametrize("num_tokens", [64, 16])
+@pytest.mark.parametrize(("num_tokens", "swap"), [(64, 0), (16, 1 << 20)])
 @pytest.mark.parametrize("worker", WORKERS)
-def test_preempted_and_in_chunks_they_say_the_same(tiny_model, alone, worker, num_tokens):
-    rank = make(tiny_model, worker, max_num_batched_tokens=num_tokens)
+def test_preempted_and_in_chunks_they_say_the_same(tiny_model, alone, worker, num_tokens, swap):
+    few = {"num_blocks": 26, "max_model_len": 96, "swap_space_bytes": swap}
+    rank = make(tiny_model, worker, max_num_batched_tokens=num_tokens, **few)
     start = len(rank._sent)
     names = ask_all(rank, times=3)
     answers = rank.finish(start)
     assert [answers[name].token_ids for name in names] == [alone[number] for number in names.values()]
-    assert rank.controller._engine._scheduler.counters.preemptions or num_tokens == 16
+    assert rank.preemptions
+    assert rank.has_swapped == bool(swap)
     rank.close()
 
 

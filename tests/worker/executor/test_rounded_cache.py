@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from dormouse_worker.common.commands import InitializeCache
 from dormouse_worker.common.errors import InvalidSettings
 from dormouse_worker.executor.testing import make_settings, start
 from dormouse_worker.executor.testing_groups import FakeGroupExecutor
@@ -49,14 +48,16 @@ def test_together_in_chunks_preempted_and_swapped_they_say_what_each_says_alone(
 ):
     settings = {"keeps": False, "quantization": quantization, "starts": False, **rounded}
     alone = SleepingRank(tiny_model, worker, **settings)
-    assert alone.command(InitializeCache(40)) == ""
+    alone.agree(40)
     wanted = {name: alone.ask_together({name: prompt}, max_tokens=20).said[name] for name, prompt in MANY.items()}
     alone.close()
     for swap in (0, 24):
-        rank = SleepingRank(tiny_model, worker, max_num_batched_tokens=16, swap_space_bytes=swap << 10, **settings)
-        assert rank.command(InitializeCache(33)) == ""
+        few = {"max_num_seqs": 8, "max_num_batched_tokens": 16, "swap_space_bytes": swap << 10}
+        rank = SleepingRank(tiny_model, worker, **few, **settings)
+        rank.agree(33)
         assert rank.ask_together(MANY, max_tokens=20).said == wanted
-        assert rank.controller._engine._scheduler.counters.preemptions
+        assert rank.preemptions
+        assert rank.has_swapped == bool(swap)
         rank.close()
 
 
