@@ -89,14 +89,6 @@ async def test_a_model_that_can_not_be_read_keeps_its_reason(open_house, tmp_pat
         assert (await house.operate("GetStatus")).state == STANDBY
 
 
-async def test_a_wake_while_it_drains_keeps_the_engine(house):
-    call = await house.begin_request()
-    going = await house.drained_by(stand_by(house))
-    assert (await house.operate("WakeUp")).state == READY
-    assert (await house.refusal(going)).code() is Code.FAILED_PRECONDITION
-    call.cancel()
-
-
 async def test_it_goes_on_when_its_caller_hangs_up(house):
     is_asked = asyncio.Event()
     house.engine.die = lambda *_: is_asked.set()  # it takes its time
