@@ -16,6 +16,7 @@ from dormouse_worker.common.errors import GroupPortTaken, RankLost, RankMissing
 from dormouse_worker.common.exit_codes import EXIT_LEADER_GONE, EXIT_REFUSED
 from dormouse_worker.common.group import GroupPlace
 from dormouse_worker.executor.ranks.admission import Expected
+from dormouse_worker.executor.ranks.gathering import meeting_place
 from dormouse_worker.executor.ranks.leader_connection import LeaderLine
 from dormouse_worker.executor.ranks.listener import RankDoor, listen_tcp
 from dormouse_worker.executor.ranks.messages import Hello, Refusal, encode
@@ -186,6 +187,21 @@ def test_a_name_without_an_address_is_told_at_the_deadline(model):
     place = GroupPlace(num_nodes=2, master_addr="nobody.invalid", master_port=29500, start_timeout_s=0.1)
     with pytest.raises(RankMissing, match=r"rank 0: 'nobody.invalid' has had no address for 0.1 s"):
         MultiProcessExecutor(settings, os.environ, place).init_device()
+
+
+def test_the_port_that_was_chosen_for_ranks_to_meet_is_given_to_nobody_else():
+    """They load libraries first, for seconds. A port that the user chose is the user's affair."""
+    settings = group_settings("/nowhere")
+    with meeting_place(settings, GroupPlace()) as place:
+        address = ("127.0.0.1", place.master_port)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with socket.create_server(address):  # as rank 0 does
+            pass
+    given = GroupPlace(master_port=1)
+    for shape in (settings, group_settings("/nowhere", tensor=1, pipeline=2)):
+        with meeting_place(shape, given) as same:
+            assert same is given
 
 
 def test_a_taken_port_is_told(pods):

@@ -6,10 +6,12 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dormouse_api.listening import hold_port
 from dormouse_worker.common.errors import GroupPortTaken, RankMissing
 from dormouse_worker.common.group import LOOPBACK, GroupPlace
 from dormouse_worker.common.settings import EngineSettings
@@ -32,6 +34,23 @@ class _Meeting:
     address: str
     port: int
     listener: socket.socket | None = None
+
+
+@contextmanager
+def meeting_place(settings: EngineSettings, place: GroupPlace) -> Iterator[GroupPlace]:
+    """Yield the place with the port at which ranks meet. Raises GroupPortTaken.
+
+    While the block runs nobody else is given one that was chosen here: ranks load libraries before they listen there.
+    """
+    if settings.pipeline_parallel_size > 1 or place.master_port:
+        yield place
+        return
+    try:
+        holder = hold_port(LOOPBACK)
+    except OSError as error:
+        raise GroupPortTaken(f"rank 0: no port of {LOOPBACK} is free: {error}") from error
+    with holder:
+        yield replace(place, master_port=holder.getsockname()[1])
 
 
 def gather(
@@ -67,7 +86,7 @@ def gather(
 
 def _open_meeting(settings: EngineSettings, place: GroupPlace, clock: Callable[[], float]) -> _Meeting:
     if settings.pipeline_parallel_size == 1:
-        return _Meeting(LOOPBACK, place.master_port or _free_port())
+        return _Meeting(LOOPBACK, place.master_port)
     listener = _await_address(place, clock)
     return _Meeting(str(listener.getsockname()[0]), place.master_port, listener)
 
@@ -83,13 +102,3 @@ def _await_address(place: GroupPlace, clock: Callable[[], float]) -> socket.sock
                 waited = f"for {place.start_timeout_s:g} s"
                 raise RankMissing(f"rank 0: {place.master_addr!r} has had no address {waited}: {error}") from error
             time.sleep(RESOLVE_PERIOD_S)
-
-
-def _free_port() -> int:
-    """Return a port of loopback on which nobody listens now."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((LOOPBACK, 0))
-        except OSError as error:
-            raise GroupPortTaken(f"rank 0: no port of {LOOPBACK} is free: {error}") from error
-        return int(probe.getsockname()[1])

@@ -28,7 +28,7 @@ from dormouse_worker.engine.grammars import Preparation, Prepared
 from dormouse_worker.engine.validation import check_settings
 from dormouse_worker.executor.ranks import agreement
 from dormouse_worker.executor.ranks.agreement import RankFailed, require_same
-from dormouse_worker.executor.ranks.gathering import gather
+from dormouse_worker.executor.ranks.gathering import gather, meeting_place
 from dormouse_worker.executor.ranks.group import RankGroup, Replies
 from dormouse_worker.executor.ranks.group_adapters import GroupAdapters
 from dormouse_worker.executor.ranks.group_sleep import GroupSleep
@@ -77,14 +77,15 @@ class MultiProcessExecutor:
         worker_class_of(self._settings, self._environ)
         files = check_model_files(as_directory(self._settings).model_path, self._settings.load_format, self._layout)
         task_of(self._settings, files.config)
-        connections = gather(self._settings, self._environ, self._place, self.local, self._clock)
-        timeout_s = self._place.rank_timeout_s
-        self._orders = Orders(RankGroup(connections, self.local, self._clock, rank_timeout_s=timeout_s))
-        self._sleeping, self._adapters = GroupSleep(self._orders), GroupAdapters(self._orders)
-        try:
-            self._orders.require("init_device")
-        except RankFailed as error:  # they could not meet: another attempt may do
-            raise GroupBroken(str(error)) from error
+        with meeting_place(self._settings, self._place) as place:
+            connections = gather(self._settings, self._environ, place, self.local, self._clock)
+            group = RankGroup(connections, self.local, self._clock, rank_timeout_s=place.rank_timeout_s)
+            self._orders = Orders(group)
+            self._sleeping, self._adapters = GroupSleep(self._orders), GroupAdapters(self._orders)
+            try:
+                self._orders.require("init_device")
+            except RankFailed as error:  # they could not meet: another attempt may do
+                raise GroupBroken(str(error)) from error
 
     def load_model(self) -> None:
         """See `Executor`."""
