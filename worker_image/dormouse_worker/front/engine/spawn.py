@@ -28,7 +28,7 @@ class SubprocessEngine:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._last_line = ""
-        self._copying = asyncio.gather(self._copy_stdout(), self._copy_stderr())
+        self._reading = asyncio.gather(self._read_stdout(), self._copy_stderr())
 
     def __repr__(self) -> str:
         return f"SubprocessEngine(pid={self._process.pid}, exit_code={self._process.returncode})"
@@ -38,7 +38,7 @@ class SubprocessEngine:
         exit_code = await self._process.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
-                await self._copying
+                await self._reading
         return exit_code
 
     def kill(self) -> None:
@@ -50,7 +50,7 @@ class SubprocessEngine:
         """See `EngineProcess`."""
         return self._last_line
 
-    async def _copy_stdout(self) -> None:
+    async def _read_stdout(self) -> None:
         assert self._process.stdout is not None, "started with a pipe"
         while data := await self._process.stdout.read(MAX_LINE_BYTES):
             sys.stdout.buffer.write(data)

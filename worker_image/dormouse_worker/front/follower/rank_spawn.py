@@ -34,13 +34,12 @@ SpawnRank = Callable[[int], Awaitable[RankProcess]]
 
 
 class SubprocessRank(SubprocessEngine):
-    """A child process; implements `RankProcess`."""
+    """A child process; implements `RankProcess`. Its standard output says that it lives, and that it has joined."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(process)
         self._joined = asyncio.Event()
         self._heard_s = time.monotonic()
-        self._reading = asyncio.create_task(self._read_stdout(process))
+        super().__init__(process)
 
     @property
     def silence_s(self) -> float:
@@ -51,9 +50,9 @@ class SubprocessRank(SubprocessEngine):
         """See `RankProcess`."""
         await self._joined.wait()
 
-    async def _read_stdout(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None, "started with a pipe"
-        async for line in process.stdout:
+    async def _read_stdout(self) -> None:
+        assert self._process.stdout is not None, "started with a pipe"
+        async for line in self._process.stdout:
             self._heard_s = time.monotonic()
             if line.strip() == JOINED:
                 self._joined.set()
