@@ -24,7 +24,7 @@ from dormouse_worker.engine.batch import ModelOutput, SampledToken
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.batch_rows import BatchRows
 from dormouse_worker.model.input_batch import PROMISED, InputBatch, PackedInput
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 
 
 class TokenCopy(Protocol):

@@ -25,10 +25,10 @@ from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens, TokenCopier
 from dormouse_worker.model.sampling.answers import Answers, choose_on_device
-from dormouse_worker.model.sampling.gather import row_index
 from dormouse_worker.model.sampling.logit_rows import LogitRows, choose_logit_rows
 from dormouse_worker.model.sampling.native_sampler import NativeSampler
 from dormouse_worker.model.states import KeptStates
+from dormouse_worker.model.to_device import row_index
 from dormouse_worker.model.vision.encoded import EncodedImages
 from dormouse_worker.model.vision.placed import ImageRows
 

@@ -11,7 +11,7 @@ from dormouse_worker.common.layout import Layout
 from dormouse_worker.files.soft_prompt_config import KeyShape
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.kv_cache import KVCache, LayerSpec
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 
 
 def key_shape(layers: Sequence[LayerSpec], windows: Sequence[int | None], layout: Layout) -> KeyShape | str:

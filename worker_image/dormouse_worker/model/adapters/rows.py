@@ -11,7 +11,7 @@ import torch
 
 from dormouse_worker.model.adapters.layout import AdaptedMap
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 
 
 class Adder(Protocol):

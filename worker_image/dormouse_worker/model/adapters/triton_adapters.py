@@ -12,7 +12,7 @@ import torch
 from dormouse_worker.model.adapters.rows import Lora
 from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.triton_launch import MIN_DOT, padded
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 
 ROWS = MIN_DOT  # of a tile; a batch that decodes has few of each adapter
 MAX_RANKS = 64  # that a program multiplies with at once

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from dormouse_worker.model.arrays import Ints
-from dormouse_worker.model.sampling.gather import on_host_for, to_device
+from dormouse_worker.model.to_device import on_host_for, to_device
 
 ALIGNMENT_BYTES = 256
 ALIGNED_INTS = 4  # Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes

@@ -17,7 +17,7 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.attention.interface import AttentionMetadata, BackendSizes, EagerBackend
 from dormouse_worker.model.context import AttentionCall
 from dormouse_worker.model.kv_cache import LayerCache
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 
 GATHER_TOKENS = 1 << 14
 SCORE_ELEMENTS = 1 << 24

@@ -25,8 +25,8 @@ from dormouse_worker.model.lean.parts import Rotary
 from dormouse_worker.model.loaded import LoadedModel
 from dormouse_worker.model.parallel.communicator import ALONE
 from dormouse_worker.model.quantized.modules import computed_dtype
-from dormouse_worker.model.sampling.gather import to_device
 from dormouse_worker.model.states import KeptStates, find_layers
+from dormouse_worker.model.to_device import to_device
 from dormouse_worker.model.weights.store import WeightStore
 
 Rows = Callable[[torch.Tensor], torch.Tensor]

@@ -24,9 +24,9 @@ from dormouse_worker.model.native_way import NativeWay, kernels_for, on_torchs_t
 from dormouse_worker.model.parallel.communicator import ALONE, Communicator
 from dormouse_worker.model.promised_tokens import PromisedTokens
 from dormouse_worker.model.quantized.modules import computed_dtype
-from dormouse_worker.model.sampling.gather import to_device
 from dormouse_worker.model.scratch import Scratch
 from dormouse_worker.model.states import KeptStates
+from dormouse_worker.model.to_device import to_device
 from dormouse_worker.model.vision.placed import ImageRows
 from dormouse_worker.native.library import Kernels
 

@@ -11,7 +11,7 @@ from dormouse_worker.model.arrays import Ints
 from dormouse_worker.model.encoder_decoder.network import Network, Span
 from dormouse_worker.model.forward.in_torch import DeviceInput, TorchForward
 from dormouse_worker.model.input_batch import PackedInput
-from dormouse_worker.model.sampling.gather import to_device
+from dormouse_worker.model.to_device import to_device
 from dormouse_worker.model.vision.placed import ImageRows
 
 

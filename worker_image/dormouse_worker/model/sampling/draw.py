@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from dormouse_worker.model.sampling.exact_softmax import BLOCK, masses_of
-from dormouse_worker.model.sampling.gather import tensor_beside
+from dormouse_worker.model.to_device import tensor_beside
 
 
 def draw(weights: torch.Tensor, uniforms: npt.NDArray[np.float64]) -> tuple[torch.Tensor, torch.Tensor]:

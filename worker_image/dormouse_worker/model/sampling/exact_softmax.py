@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from dormouse_worker.model.sampling.factors import factors_of
-from dormouse_worker.model.sampling.gather import tensor_beside
+from dormouse_worker.model.to_device import tensor_beside
 
 BLOCK = 256  # ids whose masses are added up together
 _MASS = 2.0**40  # of the likeliest token; a vocabulary of 2²² tokens adds up to less than 2⁶³

@@ -15,7 +15,8 @@ import torch
 
 from dormouse_worker.common.ipc import Sampling
 from dormouse_worker.model.sampling.exact_softmax import masses_of
-from dormouse_worker.model.sampling.gather import row_index, take_rows, tensor_beside
+from dormouse_worker.model.sampling.gather import take_rows
+from dormouse_worker.model.to_device import row_index, tensor_beside
 
 
 def least_weights(weights: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor | None:

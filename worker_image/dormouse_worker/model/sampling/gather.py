@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dormouse_worker.model.sampling.sampling_row import TokenIds
+from dormouse_worker.model.to_device import row_index
 
 if TYPE_CHECKING:
     import torch
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 def take_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Return the rows of these ascending, distinct numbers; the tensor itself if they are all of them."""
     return tensor if len(rows) == tensor.shape[0] else tensor[row_index(rows, tensor)]
-
-
-def row_index(rows: Sequence[int] | npt.NDArray[np.int64], other: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of rows as what indexes a tensor on the other's device: a list would be waited for."""
-    return tensor_beside(np.asarray(rows, dtype=np.int64), other)
 
 
 def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> npt.NDArray[np.int64]:
@@ -34,24 +30,3 @@ def flat_cells(ids_of_rows: Iterable[tuple[int, TokenIds]], vocab_size: int) -> 
         known = np.asarray(ids, dtype=np.int64)
         cells.append(row * vocab_size + known[(known >= 0) & (known < vocab_size)])
     return np.concatenate(cells)
-
-
-def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return the array as a tensor on the device, without waiting for anything that the device does."""
-    return on_host_for(array, device).to(device, non_blocking=True)
-
-
-def on_host_for(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return the array as a tensor in host memory, pinned if the device copies from it by itself.
-
-    torch gives a pinned buffer to nobody else before the copies out of it have ended, so nobody waits here.
-    """
-    import torch
-
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
-
-
-def tensor_beside(array: npt.NDArray[Any], other: torch.Tensor) -> torch.Tensor:
-    """Return the array as a tensor on the other's device; see `to_device`."""
-    return to_device(array, other.device)

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from dormouse_worker.model.sampling.gather import flat_cells, row_index, take_rows, tensor_beside
+from dormouse_worker.model.sampling.gather import flat_cells, take_rows
 from dormouse_worker.model.sampling.rules import FORBIDDEN, bad_word_endings
 from dormouse_worker.model.sampling.sampling_row import SamplingRow
+from dormouse_worker.model.to_device import row_index, tensor_beside
 
 _RowIds = tuple[int, Sequence[int]]  # a row's number and token ids
 

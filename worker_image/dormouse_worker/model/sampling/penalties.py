@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from dormouse_worker.model.sampling.factors import float32_factors
-from dormouse_worker.model.sampling.gather import flat_cells, tensor_beside
+from dormouse_worker.model.sampling.gather import flat_cells
 from dormouse_worker.model.sampling.sampling_row import SamplingRow, TokenIds
+from dormouse_worker.model.to_device import tensor_beside
 
 _LARGEST = torch.finfo(torch.float32).max
 

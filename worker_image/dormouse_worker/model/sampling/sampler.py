@@ -31,7 +31,7 @@ from dormouse_worker.common.sampling import has_edits
 from dormouse_worker.model.sampling.draw import draw
 from dormouse_worker.model.sampling.exact_softmax import weigh
 from dormouse_worker.model.sampling.filters import least_weights
-from dormouse_worker.model.sampling.gather import row_index, take_rows
+from dormouse_worker.model.sampling.gather import take_rows
 from dormouse_worker.model.sampling.logprobs import prompt_logprobs, sampled_logprobs
 from dormouse_worker.model.sampling.masks import (
     add_bias,
@@ -45,6 +45,7 @@ from dormouse_worker.model.sampling.penalties import penalize_presence_and_frequ
 from dormouse_worker.model.sampling.philox import uniforms
 from dormouse_worker.model.sampling.rules import FORBIDDEN
 from dormouse_worker.model.sampling.sampling_row import Choice, SamplingRow
+from dormouse_worker.model.to_device import row_index
 
 __all__ = ["Choice", "SamplingRow", "are_chosen_finite", "choose", "prompt_logprobs", "sample"]
 
