@@ -1,10 +1,12 @@
 """Vectors of packed texts are those that transformers makes of each text alone."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from torch.nn.functional import normalize
 
 from dormouse_worker.common.errors import InvalidSettings, ModelInvalid
@@ -13,9 +15,11 @@ from dormouse_worker.common.settings import EngineSettings
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch
 from dormouse_worker.model.device.cpu import CpuDevice
+from dormouse_worker.model.native_way import kernels_for
 from dormouse_worker.model.pooling.loader import load_pooler, slow_words
 from dormouse_worker.model.testing_pooling import ARCHITECTURES, reference_hidden, write_tiny_encoder
 from dormouse_worker.native.library import Missing, load_kernels
+from tests.worker.model.asked import Asked
 
 TEXTS = [[7 * i % 250 + 5 for i in range(length)] for length in (12, 3, 12, 1, 30)]
 TEXTS[2] = [token_id + 1 for token_id in TEXTS[2]]  # as long as another one, and not equal
@@ -147,6 +151,39 @@ def test_a_type_that_the_processor_computes_in_software_is_told(dtype, device, m
     words = slow_words(dtype, torch.device(device), kernels)
     assert words == (f"; {dtype} is slow on this processor: dtype float32 is faster, in twice the memory" * is_told)
     assert slow_words(dtype, torch.device(device), Missing("none")) == ""
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_vectors_of_16_bits_by_our_kernels_are_as_exact_as_torchs(tmp_path, loaded, architecture):
+    """Beside those of the same weights in float32."""
+    path = write_tiny_encoder(tmp_path, architecture, modules=("mean_tokens",))
+    exact, halved = loaded(path, dtype="float32"), loaded(path, dtype="bfloat16")
+    parameters = [model.runner.encoder.module.parameters() for model in (exact, halved)]
+    for wide, narrow in zip(*parameters, strict=True):
+        wide.data.copy_(narrow.data)
+    with Asked() as asked:
+        ours = vectors(computed_by(halved, load_kernels()))
+    assert functional.linear not in asked.of_halves
+    error, their_error = (
+        np.mean([np.abs(one - other).mean() for one, other in zip(found, vectors(exact), strict=True)])
+        for found in (ours, vectors(computed_by(halved, None)))
+    )
+    assert error <= 1.5 * their_error
+
+
+def computed_by(model, kernels):
+    """Return a model that computes by these kernels, None = by torch."""
+    encoder = replace(model.runner.encoder, kernels=kernels)
+    return replace(model, runner=replace(model.runner, encoder=encoder))
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+def test_our_kernels_compute_vectors_of_16_bits_where_they_are_faster(tmp_path, loaded, backend):
+    """And the status tells it."""
+    model = loaded(write_tiny_encoder(tmp_path), dtype="bfloat16", attention_backend=backend)
+    known = kernels_for(backend, torch.device("cpu"), torch.bfloat16)
+    assert model.runner.encoder.kernels is known
+    assert (", maps " in model.info.compute_path) == (known is not None)
 
 
 def test_a_models_status_tells_it(tmp_path, loaded):

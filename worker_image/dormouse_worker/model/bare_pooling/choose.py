@@ -45,7 +45,7 @@ def _differences(settings: EngineSettings, config: NetworkConfig, files: ModelFi
     if wanted not in ("float32", stored, ""):  # what is computed is float32 of either
         yield f"its type is {wanted}"
     if stored == "bfloat16" and kernels.multiplies_bfloat16:
-        yield "its weights are bfloat16, which this processor multiplies, and torch does so faster"
+        yield "its weights are bfloat16, which this processor multiplies, and transformers' module is faster then"
     made = read_made(settings, files)
     shapes = config.shapes(count_labels(made))
     yield from odd_tensors(shapes, files.tensors, STORED[stored], config.unused - shapes.keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from dormouse_worker.model.architecture import check_known, find_position_limit
 from dormouse_worker.model.device.check import check_device
 from dormouse_worker.model.device.device import Device
 from dormouse_worker.model.foreign import foreign_errors
+from dormouse_worker.model.native_way import kernels_for, on_torchs_threads
 from dormouse_worker.model.pooling.attention import PackedContext, register
 from dormouse_worker.model.pooling.classifier import ClassifierHead, probe, whole_logits
 from dormouse_worker.model.pooling.head import PoolingHead
@@ -59,14 +60,20 @@ class LoadedPooler:
             str(module.dtype).removeprefix("torch."),
             report.num_bytes,
             report.seconds,
-            compute_path=f"transformers, {type(module).__name__} over packed texts; not native: it makes no text"
-            + slow_words(str(module.dtype).removeprefix("torch."), self.runner.encoder.device, load_kernels()),
+            compute_path=self._path(),
             vocab_size=self.vocab_size,
             task=self.made.task,
             embedding_size=self.runner.head.size if self.made.task == EMBED else 0,
             dimensions=self.made.pooling.dimensions,
             labels=self.made.head.labels if self.made.head is not None else (),
         )
+
+    def _path(self) -> str:
+        encoder = self.runner.encoder
+        maps = "" if encoder.kernels is None else f", maps {encoder.kernels.name}"
+        computed = f"transformers, {type(encoder.module).__name__} over packed texts{maps}"
+        slow = slow_words(str(encoder.module.dtype).removeprefix("torch."), encoder.device, load_kernels())
+        return f"{computed}; not native: it makes no text{slow}"
 
 
 def slow_words(dtype: str, device: torch.device, kernels: Kernels | Missing) -> str:
@@ -95,7 +102,7 @@ def load_pooler(settings: EngineSettings, device: Device) -> LoadedPooler:
         weights = load_weights(config, settings, device, files, kind=_kind_of(config, made))
     logger.info("%s: %s", files.path, weights.report)
     try:
-        return _complete(weights, made, device, max_model_len)
+        return _complete(weights, made, device, max_model_len, settings.attention_backend)
     except BaseException:
         weights.store.close()
         raise
@@ -123,10 +130,11 @@ def _kind_of(config: Any, made: Made) -> ModelKind:
     return ModelKind(AutoModel, register, {"add_pooling_layer": False} if has_pooler else {})
 
 
-def _complete(weights: LoadedWeights, made: Made, device: Device, max_model_len: int) -> LoadedPooler:
+def _complete(weights: LoadedWeights, made: Made, device: Device, max_model_len: int, attention: str) -> LoadedPooler:
     module = weights.module if made.head is None else weights.module.base_model
     text_config = module.config.get_text_config()
-    encoder = Encoder(module, device.torch_device, first_position(module.config))
+    kernels = on_torchs_threads(kernels_for(attention, device.torch_device, module.dtype))
+    encoder = Encoder(module, device.torch_device, first_position(module.config), kernels)
     hidden_size = encoder.check(int(text_config.num_hidden_layers))
     return LoadedPooler(
         runner=PoolingRunner(encoder, _head(weights.module, encoder, made, hidden_size)),
@@ -144,6 +152,6 @@ def _head(module: Any, encoder: Encoder, made: Made, hidden_size: int) -> Head:
     if made.head is None:
         return PoolingHead(made.pooling, hidden_size)
     head, texts = ClassifierHead(module, made.head), [probe()]
-    hidden = encoder.hidden_states(texts, PackedContext([texts[0].num_tokens]))
+    hidden = replace(encoder, kernels=None).hidden_states(texts, PackedContext([texts[0].num_tokens]))
     head.check(hidden, whole_logits(module, encoder.arguments(texts)))
     return head

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -15,8 +16,10 @@ from dormouse_worker.common.errors import ModelInvalid
 from dormouse_worker.common.task_messages import PoolingParams
 from dormouse_worker.engine.pooling.batch import PooledSequence, PoolingBatch, PoolingOutput
 from dormouse_worker.model.context import forward_context
+from dormouse_worker.model.native_way import NativeWay
 from dormouse_worker.model.pooling.attention import PackedContext
 from dormouse_worker.model.pooling_steps import PassInSteps, Steps
+from dormouse_worker.native.library import Kernels
 
 
 class Head(Protocol):
@@ -35,11 +38,12 @@ class Encoder:
     module: Any
     device: torch.device
     first_position: int = 0  # what the model calls the place of a text's first token
+    kernels: Kernels | None = None  # where they are faster than torch
 
     @torch.inference_mode()
     def hidden_states(self, texts: Sequence[PooledSequence], context: PackedContext) -> torch.Tensor:
         """Return [T, H] of packed texts."""
-        with forward_context(context):
+        with forward_context(context), self._way():
             hidden: torch.Tensor = self.module(**self.arguments(texts)).last_hidden_state[0]
         return hidden
 
@@ -75,6 +79,9 @@ class Encoder:
                 "does not would mix the texts of a pass"
             )
         return int(hidden.shape[-1])
+
+    def _way(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.kernels is None else NativeWay(self.kernels, self.kernels.num_threads)
 
     def _row(self, numbers: chain[int]) -> torch.Tensor:
         return torch.tensor([list(numbers)], device=self.device)
