@@ -26,6 +26,7 @@ from dormouse_kube.api import (
 )
 from dormouse_operator.manifests import pre_pull_name, ranks_service_name
 from dormouse_operator.model import AdaptersKey, AnyKey, Key, PoolKey
+from dormouse_operator.watch.canaries import Canaries
 from dormouse_operator.watch.groups import Entry, Group, Slot, pack
 from dormouse_operator.watch.members import Members, pool_named_by
 from dormouse_operator.watch.model_names import Claims
@@ -54,6 +55,7 @@ class Cache:
     is_complete: bool = False
     claims: Claims = field(default_factory=Claims)
     members: Members = field(default_factory=Members)
+    canaries: Canaries = field(default_factory=Canaries)
     on_members: Callable[[PoolKey], None] = lambda _: None  # hears of pools whose members changed
     on_adapters: Callable[[AdaptersKey], None] = lambda _: None  # hears of bases whose InferenceAdapters have news
     _groups: dict[AnyKey, Group] = field(default_factory=dict)
@@ -154,8 +156,10 @@ class Cache:
             self.drop_missing(kind, key.namespace, slot[1])  # one of this name and of another base, gone unheard
         group = self._groups.setdefault(key, Group())
         group.entries[slot] = Entry(version, uid, pack(obj), is_ours, generation)
-        if kind is INFERENCE_DEPLOYMENTS:
+        if kind is INFERENCE_DEPLOYMENTS and isinstance(key, Key):
             self._touch_all(self.claims.put(obj))
+            self.canaries.put(key, obj)
+            self._touch_all([] if known else self.canaries.of(key))
         if isinstance(key, Key):
             self._tell_pools(self.members.put(kind, key, obj))
             self._tell_adapters(kind.plural, key)
@@ -206,7 +210,8 @@ class Cache:
         del group.entries[slot]
         if isinstance(key, Key):
             if slot == _own_slot(key):
-                self._touch_all(self.claims.remove(key))
+                self.canaries.remove(key)
+                self._touch_all([*self.claims.remove(key), *self.canaries.of(key)])
             self._tell_pools(self.members.remove(slot[0], key, slot[1]))
             self._tell_adapters(slot[0], key)
         if not group.entries:
