@@ -92,7 +92,16 @@ class LoadWatch:
         self._note(stream.endpoint, None)
 
     async def _follow(self, endpoint: Endpoint) -> None:
-        """Read the worker's load, again after every break, until cancelled."""
+        """Read the worker's load until cancelled. A mistake of ours costs a moment, not the worker for ever."""
+        while True:
+            try:
+                await self._listen(endpoint)
+            except Exception:  # noqa: BLE001  # whoever is told of a load, or fails to read it
+                _LOG.exception("following the load of %s failed and is begun again", endpoint.pod.name)
+            await self._sleep(self._backoff.delay_s(1, self._rng))
+
+    async def _listen(self, endpoint: Endpoint) -> None:
+        """Read the worker's load, again after every break, without an end."""
         failures, is_identified = 0, False
         while True:
             try:
@@ -110,7 +119,7 @@ class LoadWatch:
                     raise
                 _LOG.debug("the load of %s is read over another connection", endpoint.pod.name)  # the former was closed
             self._note(endpoint, None)
-            failures += 1
+            failures, is_identified = failures + 1, False  # it may be another container by the time it is heard again
             await self._sleep(self._backoff.delay_s(failures, self._rng))
 
     async def _read(self, endpoint: Endpoint) -> AsyncIterator[WorkerLoad]:

@@ -1,5 +1,7 @@
 """Whose load is followed, and what becomes of it: over real sockets."""
 
+import asyncio
+
 import pytest
 
 from dormouse_gateway.testing.workers import NAMESPACE, infd, pod, set_ready
@@ -118,3 +120,35 @@ async def test_a_worker_says_which_model_files_it_read_whenever_it_opens_anew(ho
     await house.until(lambda: activity(house).awake_workers == 0)
     workers[0].tell_load()
     await house.until(lambda: digest() == "second")
+
+
+async def test_a_worker_that_is_heard_again_only_once_it_serves_says_anew_which_files_it_read(house, workers):
+    """A container that starts anew in its pod has the same address."""
+
+    def digest():
+        return house.gateway.router.pool.endpoint_of(ObjectKey(NAMESPACE, "tiny-w0")).model_digest
+
+    workers[0].digest = "first"
+    await house.add("tiny", workers[:1])
+    await house.until(lambda: digest() == "first")
+    await workers[0].stop()
+    workers[0].digest = "second"
+    await workers[0].start()
+    await house.until(lambda: digest() == "second")
+
+
+async def test_a_mistake_while_a_load_is_taken_in_costs_its_stream_a_moment_and_not_the_worker(house, workers):
+    await house.add("tiny", workers[:1])
+    await house.until(lambda: activity(house).awake_workers == 1)
+    review, mistakes = house.gateway.router.on_change, ["as it is told", "as it is lost"]
+
+    def blunder(key):
+        if mistakes and asyncio.current_task().get_name().startswith("load of"):
+            raise RuntimeError(mistakes.pop(0))
+        review(key)
+
+    house.gateway.router.on_change = blunder
+    workers[0].tell_load(running_requests=3)
+    await house.until(lambda: not mistakes)
+    workers[0].tell_load(running_requests=4)
+    await house.until(lambda: activity(house).running == 4)
