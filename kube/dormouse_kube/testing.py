@@ -47,6 +47,7 @@ class _Failure:
     plural: str
     error: KubeError
     times: int
+    is_done: bool = False  # and only its answer is lost
 
 
 @dataclass(slots=True)
@@ -79,6 +80,10 @@ class FakeKube:
     def fail(self, verb: str, kind: Kind, error: KubeError, *, times: int = 1) -> None:
         """Make the next calls of this verb on this kind raise; the verbs are the methods' names."""
         self._failures.append(_Failure(verb, kind.plural, error, times))
+
+    def lose_answer(self, kind: Kind, error: KubeError) -> None:
+        """Make the next write of a status of this kind raise though it is done, as when a connection breaks."""
+        self._failures.append(_Failure("patch_status", kind.plural, error, 1, is_done=True))
 
     def know_no(self, kind: Kind, *fields: str) -> None:
         """Have a schema that lacks these fields of the status: what is written of them is dropped, without a word."""
@@ -220,7 +225,9 @@ class FakeKube:
         check_version(key, {"metadata": {"resourceVersion": resource_version}}, fresh)
         after = merge_patch(fresh.get("status") or {}, status)
         fresh["status"] = {name: value for name, value in after.items() if name not in self._unknown.get(key[0], ())}
-        return self._store.put(kind, key, fresh)
+        written = self._store.put(kind, key, fresh)
+        self._fail_if_ordered("patch_status", kind, is_done=True)
+        return written
 
     async def patch_scale(
         self, kind: Kind, namespace: str, name: str, *, replicas: int, field_manager: str, resource_version: str = ""
@@ -252,8 +259,12 @@ class FakeKube:
         """Remember the call, give way to others as a network call would, fail if ordered."""
         self.calls.append(Call(verb, kind.plural, namespace, name, subresource))
         await asyncio.sleep(0)
+        self._fail_if_ordered(verb, kind, is_done=False)
+
+    def _fail_if_ordered(self, verb: str, kind: Kind, *, is_done: bool) -> None:
         for failure in self._failures:
-            if (failure.verb, failure.plural) == (verb, kind.plural) and failure.times > 0:
+            is_meant = (failure.verb, failure.plural, failure.is_done) == (verb, kind.plural, is_done)
+            if is_meant and failure.times > 0:
                 failure.times -= 1
                 raise failure.error
 

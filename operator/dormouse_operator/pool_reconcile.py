@@ -45,11 +45,14 @@ _LOOK_S = 15.0  # at the latest, in case something was not told
 
 @dataclass(slots=True)
 class _Seen:
-    """What a pool was like in the last pass."""
+    """What a pool was like when its members were told last: a write may be done, and its answer be lost."""
 
     version: int
     generation: int = 0
     members: frozenset[Key] = frozenset()
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+    is_released: bool = False
     tenants: Mapping[str, Mapping[Replica, Tenant]] = field(default_factory=dict)
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by slot
 
@@ -151,16 +154,17 @@ class PoolReconciler:
 
     def _tell_members(self, seen: _Seen, observed: PoolObserved, plan: PoolPlan) -> None:
         """Have members looked at whom a change of slots, of their workers or of the wait concerns."""
-        concerned = set(_changed_slots(observed, plan)) | set(_changed_tenants(seen.tenants, plan.tenants))
-        waited = set(observed.pool.waiting) ^ set(plan.waiting)
-        concerned |= {member for member in observed.members if member.name in waited}
-        members = frozenset(observed.members)
-        is_turned = observed.pool.is_released != (plan.idleness.released_since is not None)
+        concerned = set(_changed_slots(seen.slots, observed, plan)) | set(_changed_tenants(seen.tenants, plan.tenants))
+        waiting, members = frozenset(plan.waiting), frozenset(observed.members)
+        concerned |= {member for member in members if member.name in seen.waiting ^ waiting}
+        is_released = plan.idleness.released_since is not None
+        is_turned = seen.is_released != is_released
         devices = {slot.name: devices_of(observed, slot.name) for slot in plan.slots}
         if seen.generation != observed.pool.generation or is_turned or seen.devices != devices:
             concerned |= members
-        seen.devices = devices
+        seen.devices, seen.slots = devices, {slot.name: slot for slot in plan.slots}
         seen.generation, seen.members, seen.tenants = observed.pool.generation, members, plan.tenants
+        seen.waiting, seen.is_released = waiting, is_released
         for member in sorted(concerned & members):
             self._observer.refresh(member)
             self._mark(member)
@@ -225,10 +229,10 @@ def _order(
         return
 
 
-def _changed_slots(observed: PoolObserved, plan: PoolPlan) -> Iterable[Key]:
-    """Yield the members whose replicas are, or were, on slots that change; all that wait read who holds them."""
+def _changed_slots(told: Mapping[str, Slot], observed: PoolObserved, plan: PoolPlan) -> Iterable[Key]:
+    """Yield the members whose replicas are, or were, on slots that changed; all that wait read who holds them."""
     for slot in plan.slots:
-        before = observed.recorded(slot.name)
+        before = told.get(slot.name)
         if before is None or before.epoch != slot.epoch:
             replicas = (*slot.may_hold, *(before.may_hold if before else ()))
             yield from (replica.key for replica in replicas)

@@ -6,6 +6,7 @@ import pytest
 
 from dormouse_api.names import ANNOTATION_WAKE
 from dormouse_kube.api import GPU_POOLS, INFERENCE_DEPLOYMENTS, PODS, RESOURCE_CLAIMS
+from dormouse_kube.errors import Unavailable
 from dormouse_operator.model import WorkerState
 from dormouse_operator.model.pools import SlotPhase
 from tests.operator_.pools.rig import OTHER, POOL, go_slowly
@@ -83,6 +84,19 @@ async def test_a_member_that_begins_to_wait_is_looked_at_once_that_is_written(ri
     assert ("b", {"b"}) in rig.operator.marked
     assert all("b" in waiting for name, waiting in rig.operator.marked if name == "b")
     assert rig.condition("b", "Ready")[1] == "WaitsForSlot"
+
+
+async def test_members_are_told_of_a_release_though_the_answer_to_its_write_was_lost(rig):
+    """The next pass finds it written: nothing of it is news, but for who was told of nothing."""
+    rig.pool(releaseAfterSeconds=60)
+    await rig.steps(2, 1.0)
+    rig.clock.step(60)
+    rig.kube.lose_answer(GPU_POOLS, Unavailable("the connection broke"))
+    await rig.operator.look_at_pool()
+    assert "releasedSince" in rig.kube.peek(GPU_POOLS, *POOL[:2])["status"], "it was written"
+    rig.operator.marked.clear()
+    await rig.operator.look_at_pool()
+    assert {name for name, _ in rig.operator.marked} == {"a", "b"}
 
 
 async def test_a_member_says_how_deep_it_sleeps_as_gateways_read_it_and_from_where_it_came(rig):
