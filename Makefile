@@ -112,7 +112,7 @@ e2e-nodes: prepare model ## Two nodes: one is drained, one is lost under load (4
 	DORMOUSE_RECORD=nodes $(PY) -m pytest -m "cluster and slow" tests/e2e --ignore=tests/e2e/test_vllm.py --durations=0
 
 .PHONY: e2e-platforms
-e2e-platforms: install model ready ## Other people's controllers, built from their Go modules: Kueue admits models, KEDA and Kubernetes' autoscaler scale them; a model that vLLM computes (30 minutes)
+e2e-platforms: install model ready ## Other people's controllers, built from their Go modules: Kueue admits models, KEDA and Kubernetes' autoscaler scale them, Istio's gateway asks us; a model that vLLM computes (45 minutes)
 	$(MAKE) bench-peers
 	DORMOUSE_RECORD=platforms $(PY) -m pytest -m "cluster and slow" tests/platforms tests/e2e/test_vllm.py --durations=10
 

@@ -25,6 +25,7 @@ class Extra:
     name: str
     binaries: Mapping[str, str]  # package → name of the program
     kept: str = ""  # MODULE@FOLDER: what a module brings beside programs, such as a chart; "" = nothing
+    tags: str = ""  # of the build, by commas
 
     @property
     def source(self) -> Path:
@@ -43,6 +44,12 @@ PROMETHEUS_ADAPTER = Extra(
     "prometheus-adapter",
     {"sigs.k8s.io/prometheus-adapter/cmd/adapter": "adapter"},
     kept="sigs.k8s.io/prometheus-adapter@deploy/manifests",
+)
+ISTIO = Extra(
+    "istio",
+    {"istio.io/istio/pilot/cmd/pilot-discovery": "pilot-discovery"},
+    kept="istio.io/istio@manifests/charts",
+    tags="disable_pgv",  # as its own releases: without validators of Envoy's messages, half of what is compiled
 )
 
 
@@ -72,7 +79,8 @@ def _build(paths: Paths, extra: Extra, final: Path, progress: Progress) -> None:
     progress.say(f"building {extra.name}: once, a minute or more")
     env = go_environment(caches)
     for package, name in extra.binaries.items():
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(building / name)]
+        tags = ["-tags", extra.tags] if extra.tags else []
+        flags = ["-trimpath", "-buildvcs=false", *tags, "-ldflags", "-s -w", "-o", str(building / name)]
         _run_go([go, "build", *flags, package], extra, env)
     if extra.kept:
         module, _, kept = extra.kept.partition("@")

@@ -35,3 +35,14 @@ def test_a_build_that_fails_names_its_module_and_the_compilers_words(tmp_path, p
     monkeypatch.setattr(extras, "find_go", lambda *_: go)
     with pytest.raises(BuildError, match=r"tools/toxiproxy failed \(1\):\nno such package"):
         extras.ensure(Paths(tmp_path / "root"), Extra("toxiproxy", {"nowhere": "toxiproxy"}), progress)
+
+
+@pytest.mark.parametrize(("tags", "flag"), [("one,two", "-tags one,two "), ("", "-buildvcs=false -ldflags")])
+def test_the_tags_of_a_build_are_the_compilers(tmp_path, progress, monkeypatch, tags, flag):
+    """Those of other people's releases leave out what would take longest to compile."""
+    go = tmp_path / "go"
+    go.write_text('#!/bin/sh\necho "$@" >&2\nexit 1\n')
+    go.chmod(0o755)
+    monkeypatch.setattr(extras, "find_go", lambda *_: go)
+    with pytest.raises(BuildError, match=flag):
+        extras.ensure(Paths(tmp_path / "root"), Extra("toxiproxy", {"nowhere": "toxiproxy"}, tags=tags), progress)

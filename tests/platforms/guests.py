@@ -32,9 +32,9 @@ def ensure_guest(extra: Extra) -> tuple[Path, dict[str, str]]:
 
 
 def ensure_definitions(module: str, inside: str) -> Path:
-    """Return a folder of a Go module that is named in `definitions/go.mod`; it is downloaded once."""
+    """Return a folder of a Go module that `definitions/go.mod` names; it is downloaded once. One folder of each."""
     pins = [(name, (_DEFINITIONS / name).read_bytes()) for name in ("go.mod", "go.sum")]
-    final = _paths().extras / f"definitions-{digest_of(iter(pins))}"
+    final = _paths().extras / f"definitions-{module.rpartition('/')[2]}-{digest_of(iter(pins))}"
     with machine_lock("definitions", Progress().say):
         if not final.exists():
             caches, building = final.with_suffix(".caches"), final.with_suffix(".partial")
