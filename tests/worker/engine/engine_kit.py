@@ -13,9 +13,11 @@ def expected(prompt, count):
     return tokens[len(prompt) :]
 
 
-def finish(engine, tokens):
-    """Step until nothing is left; return the tokens by request, with those that came."""
+def finish(engine, tokens, told=None):
+    """Step until nothing is left; return the tokens by request, with those that came. All is noted in `told`."""
+    told = [] if told is None else told
     while (outputs := engine.step()) is not None:
+        told.append(outputs)
         assert not outputs.failed
         for output in outputs.outputs:
             tokens[output.request_id] += output.token_ids

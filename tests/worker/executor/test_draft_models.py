@@ -238,11 +238,13 @@ def test_its_part_of_the_cache_is_counted_in_every_block(tiny_model, drafters):
 
 
 def test_resumed_after_any_token_with_and_without_it_the_rest_is_said(tiny_model, drafters, truth):
-    asking, plain = ask(tiny_model, drafters["shortened"]), Asking(tiny_model, "off")
+    asking, plain = ask(tiny_model, drafters["shortened"], max_num_seqs=64), Asking(tiny_model, "off")
+    draft_always(asking.rank.controller._engine)
     for wish, (tokens, *_) in zip(ASKED[:3], truth[:3], strict=True):
         known = [tokens[:count_known] for count_known in range(len(tokens))]
         for rank in (asking, plain):
-            said, _ = rank.say([wish] * len(known), resumed=known)
+            said, told = rank.say([wish] * len(known), resumed=known)
             assert [rest for rest, *_ in said] == [tokens[len(before) :] for before in known]
+            assert (count(told)[1] > 0) == (rank is asking)
     asking.close()
     plain.close()

@@ -9,10 +9,12 @@ from dormouse_worker.engine.assembly import build_engine
 from dormouse_worker.engine.batch import EncodeImage
 from dormouse_worker.engine.testing import ManualClock, make_add
 from dormouse_worker.executor.testing import make_settings
+from dormouse_worker.executor.testing_drafts import draft_always
 from dormouse_worker.executor.worker.cpu_worker import CpuWorker
 from dormouse_worker.model.testing_vision import build_prompt, draw_picture, reference_vision, write_tiny_vision_model
 from dormouse_worker.model.testing_vision_families import Picture
 from tests.worker.engine.engine_kit import finish
+from tests.worker.executor.test_drafts import count
 
 MAX_TOKENS = 8
 
@@ -38,24 +40,35 @@ class Seer:
 
     def make_engine(self):
         report = self.worker.get_memory_report()
-        return build_engine(self.settings, report, self.counts, self.worker, clock=ManualClock())
+        engine = build_engine(self.settings, report, self.counts, self.worker, clock=ManualClock())
+        if self.settings.max_draft_tokens:
+            draft_always(engine)
+        return engine
 
-    def add(self, name, parts, *, max_tokens=MAX_TOKENS, outputs=(), moments=(), **sampling):
+    def add(self, name, parts, *, max_tokens=MAX_TOKENS, outputs=(), moments=(), predicted=(), **sampling):
         tokens, images = build_prompt(parts, self.folder, moments)
         message = make_add(name, tokens, max_tokens=max_tokens, **sampling)
-        message = msgspec.structs.replace(message, images=images, output_token_ids=list(outputs))
+        given = {"images": images, "output_token_ids": list(outputs), "prediction_token_ids": list(predicted)}
+        message = msgspec.structs.replace(message, **given)
         assert self.engine.add(message) is None
 
-    def ask(self, prompts, *, preempts=False, **sampling):
+    def ask(self, prompts, *, preempts=False, predicted=None, **sampling):
         """Ask all at once, and send one away after a pass if wanted; return {name: tokens}."""
+        self.told = []
         for name, parts in prompts.items():
-            self.add(name, parts, **sampling)
+            self.add(name, parts, predicted=predicted[name] if predicted else (), **sampling)
         tokens = {name: [] for name in prompts}
         if preempts:
             for output in self.engine.step().outputs:
                 tokens[output.request_id] += output.token_ids
             self.engine._scheduler._holdings.preempt_last()
-        return finish(self.engine, tokens)
+        return finish(self.engine, tokens, self.told)
+
+    @property
+    def takes_drafts(self):
+        """Whether drafts of the last answers were taken, and others were not."""
+        scored, taken = count(self.told)
+        return scored > taken > 0
 
     @property
     def counters(self):

@@ -14,6 +14,7 @@ from dormouse_worker.model.loader import load
 from dormouse_worker.model.testing_vision import build_prompt, draw_picture
 from dormouse_worker.model.testing_vision_families import IMAGE
 from dormouse_worker.model.vision.features import sound_rows
+from tests.worker.executor.test_drafts import corrupt
 
 FAMILY = "qwen2_audio"
 
@@ -37,12 +38,14 @@ def expected(said):
 
 def test_answers_are_transformers_whatever_happens_on_the_way(make_seer, expected):
     prompts = prompts_of()
-    seer = make_seer(FAMILY, max_num_seqs=4, max_num_batched_tokens=7, speculation_method="ngram")
+    seer = make_seer(FAMILY, max_num_seqs=16, max_num_batched_tokens=16, speculation_method="ngram")
+    predicted = {name: corrupt(tokens, 5) for name, tokens in expected.items()}
     assert "native" in seer.worker.get_model_info().compute_path.split()
     assert seer.ask(prompts, preempts=True) == expected
     assert seer.counters.preemptions
     encoded = seer.num_encoded
-    assert seer.ask(prompts) == expected
+    assert seer.ask(prompts, predicted=predicted) == expected
+    assert seer.takes_drafts
     assert (seer.num_encoded, seer.counters.prefix_hits > 0) == (encoded, True)
     seer.add("resumed", prompts["three"], outputs=expected["three"][:3])
     tokens = []

@@ -13,6 +13,7 @@ from dormouse_worker.common.commands import TAGS
 from dormouse_worker.model.testing_vision import VIDEO, build_prompt, draw_film, draw_picture, reference_vision
 from dormouse_worker.model.testing_vision_families import IMAGE
 from dormouse_worker.model.vision.rope import prompt_positions
+from tests.worker.executor.test_drafts import corrupt
 from tests.worker.model.vision.conftest import MAX_TOKENS
 
 APART = 8  # positions from step to step: 4 to a second, of which a step has 2
@@ -47,11 +48,13 @@ def expected(seeing, family, tmp_path):
 
 def test_answers_are_transformers_whatever_happens_on_the_way(make_seer, family, expected):
     prompts, moments = prompts_of(family), MOMENTS[family]
-    seer = make_seer(family, max_num_seqs=4, max_num_batched_tokens=7, speculation_method="ngram")
+    seer = make_seer(family, max_num_seqs=16, max_num_batched_tokens=16, speculation_method="ngram")
+    predicted = {name: corrupt(tokens, 5) for name, tokens in expected.items()}
     assert seer.ask(prompts, moments=moments, preempts=True) == expected
     assert seer.counters.preemptions
     encoded = seer.num_encoded
-    assert seer.ask(prompts, moments=moments) == expected
+    assert seer.ask(prompts, moments=moments, predicted=predicted) == expected
+    assert seer.takes_drafts
     assert (seer.num_encoded, seer.counters.prefix_hits > 0) == (encoded, True)
     seer.add("resumed", prompts["film"], moments=moments, outputs=expected["film"][:3])
     tokens = []
