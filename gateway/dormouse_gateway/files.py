@@ -18,18 +18,22 @@ def fingerprint(paths: tuple[Path, ...]) -> Fingerprint:
     return tuple((str(file), *_stat(file)) for file in files)
 
 
-async def watch_files(paths: tuple[Path, ...], on_change: Callable[[], None], *, every_s: float) -> None:
-    """Call `on_change` after each change, for ever. What it raises is logged: the next change is another chance."""
-    known = fingerprint(paths)
+async def watch_files(paths: tuple[Path, ...], reload: Callable[[], None], *, every_s: float) -> None:
+    """Call `reload` after each change until it raises no OSError, for ever. What is of no use is logged once."""
+    used: Fingerprint | None = fingerprint(paths)
+    complained = used
     while True:
         await asyncio.sleep(every_s)
+        seen: Fingerprint | None = None
         try:
             seen = fingerprint(paths)
-            if seen != known:
-                known = seen
-                on_change()
+            if seen != used:
+                reload()
+                used = seen
         except OSError:
-            _LOG.exception("could not look at %s", ", ".join(map(str, paths)))
+            if seen != complained:
+                _LOG.exception("%s: tried again every %g s", ", ".join(map(str, paths)), every_s)
+            complained = seen
 
 
 def _stat(file: Path) -> tuple[int, int]:

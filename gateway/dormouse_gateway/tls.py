@@ -76,14 +76,10 @@ class Identity:
         return grpc.dynamic_ssl_server_credentials(self._initial, take, require_client_authentication=False)
 
     def reload(self) -> None:
-        """Read both files again. What cannot be used is logged, and all stays as it was."""
-        try:
-            self._loaded()  # of a half-written pair nothing must reach the context in use
-            self._context.load_cert_chain(*self.files)
-            self._changed = self._configuration()
-        except OSError:
-            _LOG.exception("the TLS certificate stays as it was")
-            return
+        """Read both files again. Raises OSError for what cannot be used: then all stays as it was."""
+        self._loaded()  # of a half-written pair nothing must reach the context in use
+        self._context.load_cert_chain(*self.files)
+        self._changed = self._configuration()
         _LOG.info("new connections get the changed TLS certificate")
 
     def _take(self) -> grpc.ServerCertificateConfiguration | None:

@@ -117,12 +117,17 @@ class Keyring:
         return f"Keyring({', '.join(running) if self.is_required else 'open'})"
 
     def reload(self) -> None:
-        """Read the directory again. A file that became unreadable leaves its key as it was, and is logged."""
+        """Read the directory again. A file that is none of a key leaves its key as it was, and is logged.
+
+        Raises OSError for what cannot be read now: that stays as it was, and all else is taken.
+        """
+        unread: list[OSError] = []
         try:
-            self._keys = {key.name: key for key in map(self._reread, self._files()) if key}
-        except OSError:
-            _LOG.exception("the API keys stay as they were")
-        self.review()
+            self._keys = {key.name: key for path in self._files() if (key := self._reread(path, unread))}
+        finally:
+            self.review()
+        if unread:
+            raise unread[0]
 
     def on_object(self, key: ObjectKey, obj: Resource | None) -> None:
         """Take a change of an InferenceKey. Never raises."""
@@ -210,12 +215,14 @@ class Keyring:
         found = self.directory.iterdir() if self.directory else ()
         return sorted(path for path in found if not path.name.startswith("."))
 
-    def _reread(self, path: Path) -> ApiKey | None:
+    def _reread(self, path: Path, unread: list[OSError]) -> ApiKey | None:
         try:
             return read_key(path)
-        except (BadKeyFile, OSError) as error:
+        except BadKeyFile as error:
             _LOG.error("the API key %s stays as it was: %s", path.name, error)  # the sentence says all
-            return self._keys.get(path.name)
+        except OSError as error:
+            unread.append(error)
+        return self._keys.get(path.name)
 
 
 def _unknown(message: str) -> CallError:
