@@ -118,3 +118,11 @@ def test_activations():
     assert torch.equal(activated(row, "none"), row)
     assert torch.equal(activated(row, "sigmoid"), torch.sigmoid(row))
     assert activated(row, "softmax").sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "modernbert", "qwen3"])
+def test_labels_of_16_bits_are_nearly_those_of_float32(tmp_path, loaded, architecture):
+    """Kernels of ours may compute the encoder; the head is compared with what torch makes of the whole module."""
+    path = write_tiny_classifier(tmp_path, architecture, **HEADS[architecture])
+    for found, exact in zip(numbers(loaded(path, dtype="bfloat16")), numbers(loaded(path)), strict=True):
+        np.testing.assert_allclose(found, exact, atol=0.1)
