@@ -12,7 +12,7 @@ from grpc import aio
 
 from dormouse_api.names import Role
 from dormouse_api.status import STATUS_DETAILS, CallError
-from dormouse_api.testing_tickets import POD_UID, STRANGE_SEED, book, proof
+from dormouse_api.testing_tickets import GATEWAY_SEED, POD_UID, STRANGE_SEED, book, proof
 from dormouse_api.v1 import inference_pb2 as pb
 from dormouse_api.v1 import relay_pb2 as wire
 from dormouse_gateway.clients.requests import GENERATE, METHODS
@@ -164,7 +164,24 @@ async def test_who_does_not_prove_the_gateways_role_is_carried_nothing():
         assert not line.relay.is_open
         first = line.relay._running
         line.relay.open_soon()
-        assert line.relay._running is first, "it is not tried again"
+        assert line.relay._running is first, "it is not tried again for a minute"
+
+
+async def test_who_proves_it_later_is_carried_then(line):
+    """A clock that was wrong is put right, and nobody tells."""
+    now_s, seeds = [0.0], [STRANGE_SEED]
+    async with aio.insecure_channel(f"127.0.0.1:{line.port}") as channel:
+        relay = Relay(channel, lambda: proof(Role.GATEWAY, seed=seeds[-1]), clock=lambda: now_s[0])
+        relay.open_soon()
+        await relay._running
+        seeds.append(GATEWAY_SEED)
+        now_s[0] = 59.0
+        relay.open_soon()
+        assert relay._running.done()
+        now_s[0] = 60.0
+        relay.open_soon()
+        await until(lambda: relay.is_open)
+        await relay.aclose()
 
 
 async def test_a_worker_without_the_service_is_asked_once():

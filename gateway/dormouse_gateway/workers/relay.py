@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -28,17 +30,20 @@ PAUSE_AT, RESUME_AT = 16, 4  # messages that wait for a call's reader
 _LOG = logging.getLogger(__name__)
 _END: Any = aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_FOREIGN = {
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.PERMISSION_DENIED,
-}  # how a worker says that it carries nothing
+_PAUSES_S = {  # after a worker said that it carries nothing
+    grpc.StatusCode.UNIMPLEMENTED: math.inf,
+    grpc.StatusCode.PERMISSION_DENIED: 60.0,  # its clock may be wrong, or ours
+}
 
 
 class Relay:
     """The stream to one worker, over a channel that belongs to others."""
 
-    def __init__(self, channel: aio.Channel, proof: Callable[[], Metadata]) -> None:
+    def __init__(
+        self, channel: aio.Channel, proof: Callable[[], Metadata], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Take what proves the gateway's role, asked for whenever the stream is opened. Opens nothing."""
+        self._clock = clock
         self._carry: Any = channel.stream_stream(
             f"/{RELAY_SERVICE}/Carry",
             request_serializer=wire.CarryRequest.SerializeToString,
@@ -51,7 +56,7 @@ class Relay:
         self._outgoing = wire.CarryRequest()  # the rest of the next message
         self._is_filled = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._is_foreign = False  # the worker does not know the service
+        self._shut_until_s = 0.0  # the worker said that it carries nothing
         self.is_open = False
 
     def __repr__(self) -> str:
@@ -60,7 +65,7 @@ class Relay:
 
     def open_soon(self) -> None:
         """Begin to open the stream unless that is under way, done or in vain."""
-        if not self._is_foreign and (self._running is None or self._running.done()):
+        if self._clock() >= self._shut_until_s and (self._running is None or self._running.done()):
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     def call(self, body: bytes, *, timeout_s: float, metadata: Metadata) -> CarriedCall:
@@ -105,7 +110,7 @@ class Relay:
             why = "the worker ended the stream"
         except aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"
-            self._is_foreign = error.code() in _FOREIGN
+            self._shut_until_s = self._clock() + _PAUSES_S.get(error.code(), 0.0)
         finally:
             stream.cancel()
             self._close(why or "the stream was ended")

@@ -56,7 +56,7 @@ async def test_calls_are_carried_there_without_a_proof_and_each_proves_itself_wh
 async def test_at_the_port_they_are_not(house):
     relay = Relay(house.serving, tuple)
     relay.open_soon()
-    await until(lambda: relay._is_foreign)
+    await until(relay._running.done)
     assert not relay.is_open
 
 
