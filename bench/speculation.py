@@ -1,7 +1,5 @@
 """Several tokens a pass: drafts beside none, on a real chat model, and what proposing them takes.
 
-    equal      requests whose tokens are those without drafts: of the last recorded run of tests/worker/executor/
-               test_drafts_campaign.py, which takes half an hour
     tasks      one greedy request alone, SmolLM2-135M-Instruct: copy, edit, extract, quote, chat
     again      the same requests once more: earlier answers are known
     load       64 sequences of random text on random weights: with and without
@@ -18,7 +16,6 @@ again and again there, which earlier answers would make too easy. No peer is mea
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -37,7 +33,7 @@ from bench.draft_pair import make_pair
 from bench.helpers import Helper
 from bench.models import ensure_model
 from bench.options import Measure, Options, main
-from bench.results import PICTURES, AtLeast, AtMost, Goal, RatioAtLeast, Row
+from bench.results import PICTURES, AtMost, Goal, RatioAtLeast, Row
 from bench.speculation_cases import CASES, END_OF_TURN, Case, prompt_of
 from bench.speculation_picture import draw
 from bench.step_cost import measure_drafted_step_ms
@@ -45,7 +41,6 @@ from bench.structured_probe import Ask, Asked, Said
 from bench.workload import make_workload
 from dormouse_worker.engine.drafts.pace import EqualRows
 from dormouse_worker.engine.drafts.sequence import SequenceDrafts
-from tools.bootstrap import ROOT
 from tools.demo_model import demo_model_dir
 from tools.train_model import QUESTIONS
 
@@ -56,7 +51,6 @@ LONG_TOKENS, NUM_PROPOSALS, VOCABULARY = 32_768, 2_000, 500
 STEP_DRAFTS = 4
 GRID_SEQS, GRID_SHARES = (1, 4, 16, 48), (0.0, 0.5, 0.8, 0.95, 1.0)
 DRAFTED_TOKENS = 64
-CAMPAIGN = ROOT / "tests" / "records" / "drafts.json"
 _QUESTIONS = [*zip(QUESTIONS, ("read", "close", "parse", "open_file"), strict=False)]
 PAIRS = 3  # for each of the repetitions asked for
 
@@ -68,19 +62,6 @@ def measure(options: Options, console: Console) -> list[Row]:
     if unknown := set(options.parts) - set(PARTS):
         raise SystemExit(f"--parts has {', '.join(sorted(unknown))}; allowed are {', '.join(PARTS)}")
     return [row for part in options.parts or PARTS for row in PARTS[part](options, console)]
-
-
-def _equal(options: Options, console: Console) -> list[Row]:
-    del options, console
-    return [_count_equal(json.loads(CAMPAIGN.read_text("utf-8"))["tests"])]
-
-
-def _count_equal(cases: Mapping[str, Mapping[str, Any]]) -> Row:
-    """Return how many requests said the same, of recorded cases; of one that failed none count."""
-    passed = {name.rpartition("[")[2]: case for name, case in cases.items() if case["outcome"] == "passed"}
-    architectures = {name.partition("-")[0] for name in passed}
-    what = f"requests of all kinds whose tokens are those without drafts, on {len(architectures)} architectures"
-    return Row(what, sum(case["requests"] for case in passed.values()), "requests", goal=AtLeast(10_000))
 
 
 def _tasks(options: Options, console: Console) -> list[Row]:
@@ -251,7 +232,6 @@ def _propose() -> Row:
 
 PARTS: Mapping[str, Measure] = MappingProxyType(
     {
-        "equal": _equal,
         "tasks": _tasks,
         "again": _again,
         "load": _under_load,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_worker.model.bare.config import FAMILIES
-from dormouse_worker.model.testing import EOS, write_tiny_model
+from dormouse_worker.model.testing import ARCHITECTURES, EOS, write_tiny_model
 from dormouse_worker.model.testing_adapters import write_adapter, write_soft_prompt
 from dormouse_worker.model.testing_vision import build_prompt, draw_picture, write_tiny_vision_model
 from dormouse_worker.model.testing_vision_families import CASES
@@ -19,13 +19,15 @@ from tests.worker.executor import draft_kit
 from tests.worker.executor.grammar_kit import BYTES, grammar, schema
 from tests.worker.executor.test_grammars import SCHEMAS
 
-OF_OUR_KERNELS = ("llama", "ministral", "mistral", "qwen2", "qwen3")  # whose rows have the same bits beside any
-OF_WINDOWS = ("ministral", "mistral")  # whose layers forget keys that an adapter brings
-OF_TORCH = ("gemma2", "gpt_oss", "granite", "phi3")
+OF_OUR_KERNELS = ("cwm", "llama", "ministral", "mistral", "qwen2", "qwen3")  # rows have the same bits beside any
+OF_WINDOWS = ("cwm", "ministral", "mistral")  # whose layers forget keys that an adapter brings
+OF_TORCH = tuple(sorted(ARCHITECTURES.keys() - set(OF_OUR_KERNELS)))
+SEEING = tuple(sorted(CASES))
 ROOMS = (26, 33, 60)  # blocks: the fewer, the more are preempted
 MAX_MODEL_LEN = 96
 WITH_TORCH = ("cpu", "own memory")
 INVOCATION = [61, 62]  # of the activated adapter
+DRAFTERS = {"draft": (draft_kit.blurred, draft_kit.stranger), "eagle": (draft_kit.head, draft_kit.third_head)}
 A_D = tuple(BYTES.index(ord(char)) for char in "abcd")
 BOUND_BY = [grammar("regex", "([a-d]{3,5} ){3}end"), grammar("choice", ["aab", "abba"]), *map(schema, SCHEMAS)]
 TENANTS = ("", "", "another")
@@ -77,16 +79,15 @@ class Wish:
     images: tuple[Any, ...] = ()
 
 
-def draw_model(draw, folder, *, sees):
+def draw_model(draw, folder, architecture):
     """Write a checkpoint, of a model that sees or one for text, and adapters for it or none."""
-    if sees:
-        family = draw.choice(sorted(CASES))
-        directory = write_tiny_vision_model(folder / "model", family, seed=draw.randrange(1000))
-        return Model(directory, family, "float32", "none", "auto", (), "auto", sees=True)
-    architecture = draw.choice(OF_OUR_KERNELS if draw.random() < 0.8 else OF_TORCH)
-    is_ours = architecture in OF_OUR_KERNELS and draw.random() < 0.85
-    directory = write_tiny_model(folder / "model", architecture, seed=draw.randrange(1000), num_hidden_layers=3)
+    directory, seed = folder / "model", draw.randrange(1000)
+    if architecture in SEEING:
+        write_tiny_vision_model(directory, architecture, seed=seed)
+        return Model(directory, architecture, "float32", "none", "auto", (), "auto", sees=True)
     can_adapt = architecture in OF_OUR_KERNELS
+    is_ours = can_adapt and draw.random() < 0.85
+    write_tiny_model(directory, architecture, seed=seed, **({"num_hidden_layers": 3} if can_adapt else {}))
     adapters = draw_adapters(folder, directory, architecture) if can_adapt and draw.random() < 0.6 else ()
     dtype = draw.choice(("float32", "bfloat16")) if is_ours else "float32"
     if dtype == "bfloat16":
@@ -148,12 +149,12 @@ def draw_drafter(draw, model, folder, worker):
     if model.architecture == "llama" and model.quantization == "none" and not model.adapters:
         methods += ["eagle", "eagle"] if worker != "own memory" else []
     method = draw.choice(methods)
-    if method not in {"draft", "eagle"}:
+    if method not in DRAFTERS:
         return {"speculation_method": method}
-    drafter = folder / f"{method}-{draw.randrange(2)}"
+    make = draw.choice(DRAFTERS[method])
+    drafter = folder / make.__name__
     if not drafter.exists():
-        kinds = (draft_kit.blurred, draft_kit.ignorant) if method == "draft" else (draft_kit.head, draft_kit.third_head)
-        kinds[drafter.name.endswith("1")](drafter, model.directory)
+        make(drafter, model.directory)
         if method == "eagle" and model.dtype == "bfloat16":
             halve(drafter)
     return {"speculation_method": method, "speculation_model": str(drafter)}

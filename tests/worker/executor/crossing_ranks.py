@@ -15,6 +15,7 @@ from dormouse_worker.engine.request import Request
 from dormouse_worker.engine.testing import make_sampling
 from dormouse_worker.executor.testing_drafts import draft_always
 from tests.worker.executor.sleeping_rank import SleepingRank
+from tests.worker.executor.test_drafts import count
 
 MOST_UNDER_WAY = 3  # batches, with those who have ended in them
 
@@ -51,6 +52,11 @@ class CrossedRank(SleepingRank):
         self.digests = [self._bring(path) for path in self._paths]
         self._names = itertools.count()
         self._read = len(self._sent)
+
+    @property
+    def drafts(self):
+        """How many draft tokens were scored, and how many were taken."""
+        return count([message for message in self._sent if isinstance(message, StepOutputs)])
 
     def begin(self, wish, said=(), predicted=()):
         """Ask; return its name."""

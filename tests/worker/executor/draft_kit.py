@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from dormouse_worker.model.testing import write_tiny_model
 from tests.worker.executor.plain_heads import OwnHead, ThirdHead
 from tools import train_head
 
@@ -51,6 +52,12 @@ def ignorant(directory, target):
     weights = load_file(directory / WEIGHTS)
     save_file({name: torch.randn_like(weight) * 0.1 for name, weight in weights.items()}, directory / WEIGHTS)
     return directory
+
+
+def stranger(directory, target):
+    """Return a model of chance, of another architecture."""
+    kind = json.loads((target / "config.json").read_text("utf-8"))["model_type"]
+    return write_tiny_model(directory, "qwen2" if kind == "llama" else "llama")
 
 
 def broken(directory, target):

@@ -18,8 +18,10 @@ from tests.worker.executor import crossing_draws as draws
 from tests.worker.executor.crossing_ranks import Answer, CrossedRank, count_requests
 
 ENDS = {"stop", "length"}
-NUM_CASES, NUM_REQUESTS = 100, 60
-SAMPLE = (7, 14)  # seeds: with adapters and swap space, and without
+CASES = [*draws.OF_OUR_KERNELS * 8, *draws.OF_TORCH, *draws.SEEING * 2]
+NUM_REQUESTS = 100  # a case
+TOGETHER = 4, 8, 16  # at once: the more, the more are preempted, and the fewer have room for drafts
+SAMPLE = [(0, "llama"), (14, "qwen3")]  # seeds
 MOST_PASSES = 20_000  # of one case: who needs more hangs
 
 
@@ -67,10 +69,10 @@ def ask_alone(model, wishes):
 class Crossing:
     """Ranks of one model and the streams that wander over them."""
 
-    def __init__(self, seed, folder):
+    def __init__(self, seed, architecture, folder):
         self.draw = random.Random(seed)
         self.folder = folder
-        self.model = draws.draw_model(self.draw, folder, sees=seed % 5 == 3)
+        self.model = draws.draw_model(self.draw, folder, architecture)
         self.ranks = []
         for _ in range(3):
             worker, num_blocks, settings = draws.draw_rank(self.draw, self.model, folder)
@@ -78,8 +80,8 @@ class Crossing:
             self.ranks[-1].label = (worker, num_blocks, settings)
         self.counts = dict.fromkeys(("requests", "moves", "naps", "leaves", "cuts", "disturbed", "refused"), 0)
 
-    def run(self, num_requests, together=8):
-        """Send so many over the ranks, some at a time."""
+    def run(self, num_requests, together):
+        """Send so many over the ranks, so many at a time."""
         wishes = draws.draw_wishes(self.draw, self.model, num_requests)
         truth = ask_alone(self.model, wishes)
         self.counts["refused"] += sum(true.ended not in ENDS for true in truth)
@@ -135,18 +137,19 @@ class Crossing:
             **self.counts,
             "preempted": sum(rank.preemptions for rank in self.ranks),
             "swapped": sum(rank.has_swapped for rank in self.ranks),
+            "drafts and taken": [(rank.label[2]["speculation_method"], *rank.drafts) for rank in self.ranks],
         }
         for rank in self.ranks:
             rank.close()
         return found
 
 
-def run_case(seed, folder, num_requests):
+def run_case(seed, architecture, folder, num_requests, together):
     """Run one case; return what to record of it."""
     before, begun_s = count_requests(), time.monotonic()
-    case = Crossing(seed, folder)
+    case = Crossing(seed, architecture, folder)
     try:
-        found = case.run(num_requests).close()
+        found = case.run(num_requests, together).close()
     except BaseException as error:
         error.add_note(f"seed {seed}: {case.model}, {[rank.label for rank in case.ranks]}")
         raise
@@ -155,15 +158,16 @@ def run_case(seed, folder, num_requests):
     return {"seed": seed, **found, "seconds": round(time.monotonic() - begun_s, 1)}
 
 
-@pytest.mark.parametrize("seed", SAMPLE)
-def test_a_sample_says_what_a_plain_rank_says(tmp_path, seed):
-    run_case(seed, tmp_path, num_requests=16)
+@pytest.mark.parametrize(("seed", "architecture"), SAMPLE)
+def test_a_sample_says_what_a_plain_rank_says(tmp_path, seed, architecture):
+    run_case(seed, architecture, tmp_path, num_requests=16, together=16)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", range(NUM_CASES))
-def test_whatever_is_drawn_says_what_a_plain_rank_says(tmp_path, number, request, record_property):
+@pytest.mark.parametrize(("number", "architecture"), [*enumerate(CASES)])
+def test_whatever_is_drawn_says_what_a_plain_rank_says(tmp_path, number, architecture, request, record_property):
     seed = 1000 * (request.config.getoption("randomly_seed", 0) or 0) + number
-    for name, value in run_case(seed, tmp_path, NUM_REQUESTS).items():
+    together = TOGETHER[number % len(TOGETHER)]
+    for name, value in run_case(seed, architecture, tmp_path, NUM_REQUESTS, together).items():
         record_property(name, value)
