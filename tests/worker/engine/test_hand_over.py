@@ -182,6 +182,13 @@ def forged(name, data):
     return pack_header(bytes([1]) * len(REALM), name, memoryview(data)) + data
 
 
+def settle(engines):
+    """Wait for the threads of the engines: what they read of a harmed file has it removed, at any moment."""
+    for keeper in (engine.keeper for engine in engines):
+        for thread in (keeper._neighbours._asker, keeper._threads._reader, keeper._threads._writer):
+            thread.submit(lambda: None).result(60.0)
+
+
 def harm(root, rng):
     """Do something to one of the files, now and then; return whether that was so."""
     files = [file for file in sorted(root.glob("*/*.kv")) if file.stat().st_size]
@@ -239,6 +246,7 @@ def move_streams(root, windows, rng):
                 engine.step()
             said = list(give_up(engine).pop("r"))
             resting.leave(engine.engine, Leave(is_leaving=False))
+            settle(engines)
             faults += harm(root, rng)
             if rng.random() < 0.2:
                 engine.engine.forget_prefixes()
