@@ -221,21 +221,21 @@ def test_random_loads():
 )
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_an_abort_storm_returns_every_block(windows, stages, executor):
-    report = make_report(num_gpu_blocks=9, max_model_len=MAX_MODEL_LEN)
+    report = make_report(num_gpu_blocks=7, max_model_len=MAX_MODEL_LEN)
     engine = build_engine(
         EngineSettings(
             model="m", max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS, pipeline_parallel_size=stages
         ),
         report,
-        (9, 4),
+        (7, 4),
         executor(report, windows=windows),
         clock=ManualClock(),
     )
     for n in range(300):
-        engine.add(AddRequest(str(n), [n % 3] * (n % 23 + 1), make_sampling(max_tokens=9)))
-        if n % 2:
-            engine.step()
-        engine.abort([str(n - 7)])
+        engine.add(AddRequest(str(n), [n % 11] * (n % 5 * (n % 5) + 1), make_sampling(max_tokens=9)))
+        engine.step()
+        engine.abort([str(n - 17)])
+    assert engine._scheduler.counters.swaps > 0
     engine.abort_all()
     assert not [output for outputs in engine.settle() for output in outputs.outputs]
     assert not engine.has_work
