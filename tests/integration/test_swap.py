@@ -59,10 +59,14 @@ def order(worker, *changes, **fields):
 
 
 def second_engine_of(worker):
-    """Return the process id of the engine that is to replace the first one, as soon as it is there."""
+    """Return the process id of the engine that is to replace the first one, as soon as it is there.
+
+    Not sooner: a front waits for a child that it forked to run its program, and would for ever if that was stopped.
+    """
     first = worker.engine()
     worker.until(lambda status: status.state == ASLEEP)
-    return wait_for(lambda: [pid for pid in worker.children() if pid != first], "no second engine was started")[0]
+    others = wait_for(lambda: [pid for pid in worker.running_engines() if pid != first], "no second engine was started")
+    return others[0]
 
 
 def test_a_swapped_worker_says_what_the_other_model_says_and_the_old_engine_is_gone(worker, steady, models):
