@@ -23,7 +23,7 @@ OF_OUR_KERNELS = ("cwm", "llama", "ministral", "mistral", "qwen2", "qwen3")  # r
 OF_WINDOWS = ("cwm", "ministral", "mistral")  # whose layers forget keys that an adapter brings
 OF_TORCH = tuple(sorted(ARCHITECTURES.keys() - set(OF_OUR_KERNELS)))
 SEEING = tuple(sorted(CASES))
-ROOMS = (26, 33, 60)  # blocks: the fewer, the more are preempted
+ROOMS = (26, 26, 40)  # blocks: the fewer, the more are preempted
 MAX_MODEL_LEN = 96
 WITH_TORCH = ("cpu", "own memory")
 INVOCATION = [61, 62]  # of the activated adapter
@@ -130,11 +130,11 @@ def draw_rank(draw, model, folder):
     """Return worker, blocks on the device and settings of one rank."""
     worker = draw.choice(("no torch", *WITH_TORCH) if model.is_bare else WITH_TORCH)
     settings = {
-        "max_num_seqs": draw.choice((2, 6, 24)),
+        "max_num_seqs": draw.choice((3, 8, 24)),
         "max_num_batched_tokens": 256 if model.sees else draw.choice((16, 24, 64, 200)),
         "enable_prefix_caching": draw.random() < 0.85,
         "keep_prefix_cache": draw.random() < 0.5,
-        "swap_space_bytes": draw.choice((0, 0, 1 << 16, 1 << 20)),
+        "swap_space_bytes": draw.choice((0, 1 << 16, 1 << 20)),
         "num_speculative_tokens": draw.choice((1, 4, 9)),
         **draw_drafter(draw, model, folder, worker),
     }
@@ -176,7 +176,7 @@ def draw_wish(draw, model, stem):
     if draw.random() < 0.3 and not images:
         prompt = (*prompt[: len(prompt) // 2], *INVOCATION, *prompt[len(prompt) // 2 :])
     sampling = {
-        "max_tokens": draw.randrange(1, 28),
+        "max_tokens": draw.randrange(1, 40),
         "temperature": draw.choice((0.0, 0.0, 0.4, 1.0)),
         "seed": draw.randrange(1 << 63),
     }

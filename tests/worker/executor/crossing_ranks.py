@@ -43,8 +43,7 @@ class CrossedRank(SleepingRank):
         keeps = settings.pop("keep_prefix_cache", False)
         super().__init__(model.directory, worker, keeps=keeps, starts=False, **{**model.settings, **settings})
         assert self.status.report is not None, f"{worker} {settings}: {self.status.failure_message}"
-        groups = len(self.controller._executor.layer_windows())
-        self.agree(num_blocks * groups)
+        self.agree(num_blocks)
         self.engine = self.controller._engine
         if self.engine._scheduler.speculation is not None:
             draft_always(self.engine)
