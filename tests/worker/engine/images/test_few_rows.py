@@ -97,6 +97,19 @@ def test_prompts_and_the_encoder_take_turns(gallery):
     assert [batch.ahead.digest[0] if batch.ahead else None for batch in batches][:8] == [2] * 7 + [None]
 
 
+def test_a_prompts_last_token_goes_in_the_encoders_turn_and_takes_nothing_of_others(gallery):
+    """Who has no row left then stays where he is; the encoder has the next pass instead of this one."""
+    num_passes = len(gallery.executor.batches)
+    gallery.executor.encoder.most_pieces = 8
+    gallery.add("a", [(1, NUM_ROWS), [5] * (FIRST_ROWS - 6)])
+    gallery.add("b", [[6] * 3, (1, NUM_ROWS)])
+    gallery.add("c", [[7], (2, 3)])
+    gallery.run()
+    assert rows_by_pass(gallery, "a", num_passes)[:6] == [FIRST_ROWS, 0, FIRST_ROWS, 0, FIRST_ROWS + 1, 1]
+    rows = rows_by_pass(gallery, "b", num_passes)
+    assert (rows[:7], rows[7] > 0) == ([3, 0, 0, 0, 0, 0, 0], True)
+
+
 def test_an_image_under_way_goes_on_while_its_request_computes_the_one_before(gallery):
     gallery.add("a", [[4], (1, NUM_ROWS), (2, NUM_ROWS), [5]])
     gallery.run()

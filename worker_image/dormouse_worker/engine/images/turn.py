@@ -39,7 +39,7 @@ class ImageTurn:
         No further than it is where the next token's image must wait, or no row is left for it.
         """
         end = self._before_images(request, end, sequences)
-        most_rows = self.cache.pace.most_rows - self.num_prompt_rows
+        most_rows = max(0, self.cache.pace.most_rows - self.num_prompt_rows)  # a last token goes however many there are
         if self._has_few_rows() and _rows_from_image(request, end) > most_rows:
             end = _image_start(request) + most_rows
             if end == request.num_computed_tokens:
